@@ -1,0 +1,32 @@
+// What every command gets from main: the environment, read once, in one place.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/result.h"
+
+namespace CLI {
+class App;
+}
+
+namespace plumb {
+
+struct CliContext {
+  std::filesystem::path hf_home{};  // $HF_HOME, else ~/.cache/huggingface
+};
+
+// Prints "error: ..." to standard error and gives the exit code of the error's kind.
+int report(const Error& error);
+
+void add_inspect_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_quantize_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_synth_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_tokenize_commands(CLI::App& app, CliContext& context, int& exit_code);  // tokenize, render
+void add_plan_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_logits_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_run_commands(CLI::App& app, CliContext& context, int& exit_code);  // run, chat
+void add_serve_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_bench_command(CLI::App& app, CliContext& context, int& exit_code);
+
+}  // namespace plumb
