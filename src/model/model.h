@@ -1,0 +1,136 @@
+// The model: named weights, their places in the plan, and one forward function, the same for every backend.
+// Formulas and shapes: model.md section 3; names are the checkpoint's.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "model/model_config.h"
+#include "model/weight_map.h"
+#include "ops/executor.h"
+
+namespace plumb {
+
+class ThreadPool;
+
+// Site ids of one layer's ops; -1 where the layer has no such op.
+struct LayerSites {
+  SiteId input_norm = -1, q_a = -1, q_norm = -1, q_b = -1, q_rope = -1, kv_a = -1, kv_write = -1;
+  SiteId wq_b = -1, index_query = -1, wk = -1, index_key = -1, weights_proj = -1, indexer_logits = -1, topk = -1;
+  SiteId attend = -1, o = -1, post_norm = -1, router = -1, moe = -1, mlp = -1;  // mlp: dense MLP or shared expert
+};
+struct ModelSites {
+  SiteId embed = -1, final_norm = -1, gather = -1, lm_head = -1, sample = -1;
+  SiteId enorm = -1, hnorm = -1, eh_proj = -1, head_norm = -1;  // MTP
+  std::vector<LayerSites> layers{};                              // the MTP layer, if any, is the last
+};
+// What each place in the model asks of a kernel. Needs no weights in memory. `kv` fixes the cache formats.
+struct SiteList {
+  std::vector<SiteDecl> decls{};
+  ModelSites ids{};
+};
+SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const KvGeometry& kv, const Numerics& numerics,
+                       std::span<const Format> activations);
+
+struct LayerWeights {
+  std::vector<float> input_norm{}, post_norm{}, q_a_norm{}, kv_a_norm{};  // norm weights, decoded exactly to f32
+  Weight q_a{}, q_b{}, kv_a{}, kv_b{}, o{};
+  bool has_indexer = false;                                               // full layer
+  Weight wq_b{}, wk{}, weights_proj{};
+  std::vector<float> k_norm{}, k_norm_bias{};
+  bool sparse = false;
+  Weight gate{}, up{}, down{};                                            // dense MLP, or the shared expert
+  Weight router{};
+  std::vector<float> correction_bias{};
+  std::vector<Weight> expert_gate{}, expert_up{}, expert_down{};
+};
+
+// Owns what was prepared for kernels; refers to the checkpoint, which must outlive it.
+class ModelWeights {
+ public:
+  Weight embed{}, lm_head{};
+  std::vector<float> final_norm{};
+  std::vector<LayerWeights> layers{};  // + 1 when the MTP layer is loaded
+  bool has_mtp = false;
+  std::vector<float> enorm{}, hnorm{}, head_norm{};
+  Weight eh_proj{};
+
+  // Prepares every weight in the layout its planned kernel reads (exact conversions only), in parallel.
+  static Result<ModelWeights> load(const ModelConfig& config, const WeightMap& map, const Plan& plan,
+                                   const ModelSites& sites, const Registry& registry, ThreadPool& pool);
+  int64_t prepared_bytes() const { return prepared_bytes_; }
+
+ private:
+  std::vector<std::shared_ptr<std::byte>> storage_{};
+  std::vector<std::vector<float>> biases_{};
+  int64_t prepared_bytes_ = 0;
+};
+
+// All layers' pages. Every layer uses the same page ids; layers without an indexer have no index keys.
+class KvCache {
+ public:
+  static Result<KvCache> make(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry, int64_t pages);
+  KvView view(int layer) const { return views_[static_cast<size_t>(layer)]; }
+  int64_t pages() const { return pages_; }
+  const KvGeometry& geometry() const { return geometry_; }
+  int64_t bytes() const { return bytes_; }
+  // Bytes of one page over all layers.
+  static int64_t page_bytes(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry);
+
+ private:
+  KvGeometry geometry_{};
+  std::vector<KvView> views_{};
+  std::shared_ptr<std::byte> storage_{};
+  int64_t pages_ = 0, bytes_ = 0;
+};
+
+// Activations of one step, allocated once for the largest step; a decode step allocates nothing.
+struct ForwardBuffers;
+struct ForwardBuffersDeleter {
+  void operator()(ForwardBuffers* buffers) const;
+};
+using ForwardBuffersPtr = std::unique_ptr<ForwardBuffers, ForwardBuffersDeleter>;
+
+struct ForwardLimits {
+  int rows = 1;         // of one step
+  int logit_rows = 1;   // rows of one step whose logits are wanted
+  int context = 1;      // longest sequence, tokens
+};
+// Bytes make_buffers would take: part of the plan's memory.
+int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
+ForwardBuffersPtr make_buffers(const ModelConfig& config, const ForwardLimits& limits);
+
+struct StepInput {
+  const int32_t* token_ids = nullptr;   // [paging.rows]
+  Paging paging{};
+  std::span<const int32_t> logit_rows{};  // rows whose logits are wanted, ascending
+};
+struct StepOutput {
+  Tensor logits{};  // [logit_rows, vocab_size] f32, in the buffers: valid until the next step
+  Tensor hidden{};  // [rows, hidden_size], after model.norm: what lm_head and the MTP layer read
+};
+
+// Everything a step needs; one per engine.
+struct Forward {
+  const ModelConfig& config;
+  const ModelWeights& weights;
+  const ModelSites& sites;
+  Executor& executor;
+  KvCache& cache;
+  ForwardBuffers& buffers;
+  Numerics numerics{};
+  double latent_norm_eps = 1e-6;  // model.md 3.2: 1e-6 (transformers) or rms_norm_eps (engines)
+};
+
+// One pass over the step's rows: writes their keys to the cache, then attends over it.
+StepOutput forward(Forward& f, const StepInput& step);
+
+// The MTP layer (model.md 3.11). Row r: hidden[r] = h_t (or z of the draft before), token_ids[r] = token t+1,
+// paging.positions[r] = t. Gives draft logits (of token t+2) for logit_rows and z for every row. With
+// `reuse_selection` (later drafts of a round) the index sets of the step before are used, one row a sequence, with the
+// new position appended, instead of running the indexer; index keys are written all the same.
+StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool reuse_selection);
+
+}  // namespace plumb

@@ -1,0 +1,46 @@
+// Kernel: a contract and the function that keeps it. Registry: the one list of them.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "device/stream.h"
+#include "ops/args.h"
+#include "ops/contract.h"
+
+namespace plumb {
+
+class ThreadPool;
+
+struct Kernel {
+  Contract contract{};
+  void (*launch)(const void* args, Stream& stream) = nullptr;  // args: the op's struct of ops/args.h
+};
+
+// Wraps a typed function: make_kernel<LinearArgs, linear_rows>(contract).
+template <class Args, void (*function)(const Args&, Stream&)>
+Kernel make_kernel(Contract contract) {
+  return {.contract = std::move(contract),
+          .launch = [](const void* args, Stream& stream) { function(*static_cast<const Args*>(args), stream); }};
+}
+
+// An exact re-arrangement of a weight for kernels that read `to`. `fill` writes part `part` of `parts`, in parallel.
+struct Conversion {
+  Layout to = Layout::RowMajor;
+  std::vector<Format> formats{};
+  size_t (*bytes)(const EncodedMatrix& source) = nullptr;
+  void (*fill)(const EncodedMatrix& source, std::byte* out, int part, int parts) = nullptr;
+};
+
+struct Registry {
+  std::vector<Kernel> kernels{};
+  std::vector<Conversion> conversions{};
+  const Kernel* find(std::string_view name) const;
+  const Conversion* conversion(Layout to, const Format& format) const;
+};
+
+// kernels/all_kernels.cpp: every kernel of this build. Made once by cli/ and by tests.
+Registry make_registry();
+
+}  // namespace plumb

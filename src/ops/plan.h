@@ -1,0 +1,78 @@
+// Plan: the kernel of every place in the model and every row bucket, the candidates refused and why. Made once, before
+// weights are read; afterwards a step only looks up and launches. There is no fallback at run time.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "ops/kernel.h"
+
+namespace plumb {
+
+using SiteId = int;
+
+// A place in the model: "layers.12.mlp.experts". The address used by plan, taps, sentinels, provenance and faults.
+struct SiteDecl {
+  std::string name{};
+  int layer = -1;  // -1: outside the layers
+  Call call{};     // rows are filled in per bucket
+};
+
+struct RowBucket {
+  int64_t m_lo = 1, m_hi = 1;
+};
+
+struct Candidate {
+  const Kernel* kernel = nullptr;
+  std::vector<Refusal> refusals{};  // empty: accepted
+};
+
+struct Choice {
+  RowBucket rows{};
+  const Kernel* kernel = nullptr;
+  std::string why{};                    // "preference 40 of 3 accepted", "pinned by --kernel", "--backend reference"
+  std::vector<Candidate> candidates{};  // all of the op, chosen one included
+};
+
+struct Site {
+  SiteDecl decl{};
+  std::vector<Choice> choices{};  // ascending, covering 1 ... max rows
+};
+
+struct FlagLine {  // asked and effective value of one flag: they never differ silently
+  std::string name{}, asked{}, effective{}, source{};
+};
+
+struct PlanOptions {
+  std::string backend = "auto";  // auto | cpu | reference
+  std::vector<std::pair<std::string, std::string>> pinned{};  // --kernel op=name or site=name
+  std::vector<RowBucket> buckets{};
+  bool deterministic = false;
+};
+
+class Plan {
+ public:
+  std::vector<Site> sites{};
+  std::vector<FlagLine> flags{};
+  std::vector<std::string> notes{};
+  std::vector<std::pair<std::string, int64_t>> memory{};  // category, bytes
+  DeviceInfo device{};
+  std::string numeric_profile{};
+  size_t workspace_bytes = 0;    // largest of any chosen kernel
+
+  const Kernel& kernel(SiteId site, int64_t rows) const;
+  std::string fingerprint() const;         // 16 hex digits over all that decides numbers
+  nlohmann::ordered_json to_json() const;
+  std::string to_table() const;            // for people; equal lines of neighbouring layers are folded
+};
+
+// Judges every kernel of the registry for every site and bucket. Error (Unsupported) names all sites without a kernel and
+// every pinned kernel that was refused, with reasons and what would work.
+Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, const DeviceInfo& device,
+                     const PlanOptions& options);
+
+}  // namespace plumb
