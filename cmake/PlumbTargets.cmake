@@ -19,15 +19,22 @@ find_package(Threads REQUIRED)
 
 add_library(plumb_flags INTERFACE)
 target_compile_options(plumb_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Werror -ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -ffp-contract=off>)
+if(PLUMB_WERROR)
+  target_compile_options(plumb_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
 target_include_directories(plumb_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_link_libraries(plumb_flags INTERFACE Threads::Threads)
 if(PLUMB_FAULTS)
   target_compile_definitions(plumb_flags INTERFACE PLUMB_FAULTS=1)
 endif()
 if(PLUMB_SANITIZE)
-  target_compile_options(plumb_flags INTERFACE -fsanitize=${PLUMB_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(plumb_flags INTERFACE
+    -fsanitize=${PLUMB_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(plumb_flags INTERFACE -fsanitize=${PLUMB_SANITIZE})
+endif()
+if(PLUMB_FUZZ)
+  target_compile_options(plumb_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
 # plumb_library(NAME [DEPS target...]): static library plumb_NAME from every .cpp of the calling folder.
@@ -56,4 +63,36 @@ function(plumb_test name)
   target_link_libraries(test_${name} PRIVATE plumb_flags ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND test_${name})
   set_property(GLOBAL APPEND PROPERTY PLUMB_TESTS test_${name})
+endfunction()
+
+# plumb_script_test(NAME COMMAND program [argument...]): a test that is a program. Exit code 0 passed, 77 skipped (its
+# last line is the reason), anything else failed; a last line "N passed, N failed" counts as that many tests.
+function(plumb_script_test name)
+  cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+  set(quoted "")
+  foreach(word IN LISTS ARG_COMMAND)
+    if(TARGET ${word})
+      set(word "$<TARGET_FILE:${word}>")
+    endif()
+    list(APPEND quoted "\"${word}\"")
+  endforeach()
+  list(JOIN quoted ", " quoted)
+  set_property(GLOBAL APPEND_STRING PROPERTY PLUMB_SCRIPT_TESTS
+    ",\n  {\"name\": \"${name}\", \"kind\": \"script\", \"command\": [${quoted}]}")
+endfunction()
+
+# tests.json in the build folder: what tools/run_tests.py runs.
+function(plumb_write_test_list)
+  get_property(binaries GLOBAL PROPERTY PLUMB_TESTS)
+  get_property(scripts GLOBAL PROPERTY PLUMB_SCRIPT_TESTS)
+  set(entries "")
+  foreach(binary IN LISTS binaries)
+    string(APPEND entries
+      ",\n  {\"name\": \"${binary}\", \"kind\": \"gtest\", \"command\": [\"$<TARGET_FILE:${binary}>\"]}")
+  endforeach()
+  string(APPEND entries "${scripts}")
+  string(REGEX REPLACE "^,\n" "" entries "${entries}")
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/tests.json CONTENT "[\n${entries}\n]\n")
 endfunction()
