@@ -1,0 +1,246 @@
+#include "checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/json_file.h"
+
+namespace plumb {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr size_t kListed = 12;  // names in a message; the rest is counted
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kListed; ++i) {
+    if (i != 0) text += ", ";
+    text += names[i];
+  }
+  if (names.size() > kListed) text += " and " + std::to_string(names.size() - kListed) + " more";
+  return text;
+}
+
+// An index may only name files beside it (formats.md 4.3).
+bool is_plain_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.size() <= 255 && name.ends_with(".safetensors") &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+}
+
+using WeightIndex = std::map<std::string, std::string>;  // tensor -> file
+
+Result<WeightIndex> read_index(const fs::path& path) {
+  PLUMB_TRY(const json index, read_json(path));
+  const auto wrong = [&](std::string what) {
+    return Error{Code::Corrupt, path.string() + ": " + std::move(what), "", {"download the file again"}};
+  };
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return wrong("has no 'weight_map' object");
+  }
+  WeightIndex map;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    if (!file.is_string()) return wrong("maps '" + tensor + "' to " + file.dump() + ", not to a file name");
+    const std::string name = file.get<std::string>();
+    if (!is_plain_file_name(name)) {
+      return wrong("maps '" + tensor + "' to " + json(name).dump(-1, ' ', true) +
+                   ", not a plain .safetensors file name");
+    }
+    map.emplace(tensor, name);
+  }
+  if (map.empty()) return wrong("its 'weight_map' is empty");
+  return map;
+}
+
+// Tensors of a language model, as opposed to whatever else somebody put into the folder.
+bool holds_model_tensors(const SafetensorsFile& file) {
+  return std::any_of(file.tensors().begin(), file.tensors().end(), [](const TensorInfo& tensor) {
+    return tensor.name.starts_with("model.") || tensor.name.starts_with("lm_head.");
+  });
+}
+
+std::vector<std::string> safetensors_files(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(".safetensors")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Hasher {  // FNV-1a
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) mix(static_cast<unsigned char>(c));
+    mix(0xff);
+  }
+  void add(uint64_t value) {
+    for (int i = 0; i < 8; ++i) mix(static_cast<unsigned char>(value >> (8 * i)));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  void mix(unsigned char byte) { hash_ = (hash_ ^ byte) * 1099511628211ull; }
+  uint64_t hash_ = 14695981039346656037ull;
+};
+
+Error missing_shards(const fs::path& folder, const std::vector<std::string>& missing, size_t wanted) {
+  return Error{Code::NotFound,
+               folder.string() + ": " + std::to_string(missing.size()) + " of the " + std::to_string(wanted) +
+                   " files that model.safetensors.index.json names are missing: " + join(missing),
+               "the model is incomplete",
+               {"finish the download"}};
+}
+
+// Every mapped tensor lies in the file the index names; others are told.
+Status compare_with_index(const WeightIndex& index, const Checkpoint& checkpoint, std::vector<std::string>& warnings) {
+  std::vector<std::string> absent;
+  for (const auto& [tensor, file] : index) {
+    const CheckpointTensor* found = checkpoint.find(tensor);
+    if (found == nullptr || checkpoint.shard_names()[static_cast<size_t>(found->shard)] != file) {
+      absent.push_back("'" + tensor + "' (" + file + ")");
+    }
+  }
+  if (!absent.empty()) {
+    return Error{Code::Corrupt,
+                 checkpoint.folder().string() + ": " + std::to_string(absent.size()) +
+                     " tensors are not in the file that model.safetensors.index.json names: " + join(absent),
+                 "index and files do not belong together",
+                 {"download the model again"}};
+  }
+  std::map<std::string, std::vector<std::string>> outside;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (!index.contains(tensor.info.name)) {
+      outside[checkpoint.shard_names()[static_cast<size_t>(tensor.shard)]].push_back(tensor.info.name);
+    }
+  }
+  for (const auto& [file, names] : outside) {
+    warnings.push_back(file + ": " + std::to_string(names.size()) +
+                       " tensors are not in model.safetensors.index.json: " + join(names));
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = folder;
+  checkpoint.has_data_ = true;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    return Error{Code::NotFound, folder.string() + ": is not a folder", "", {}};
+  }
+  const std::vector<std::string> present = safetensors_files(folder);
+  const bool indexed = fs::exists(folder / "model.safetensors.index.json", error);
+  WeightIndex index;
+  std::set<std::string> wanted{"model.safetensors"};
+  if (indexed) {
+    PLUMB_TRY(index, read_index(folder / "model.safetensors.index.json"));
+    wanted.clear();
+    for (const auto& [tensor, file] : index) wanted.insert(file);
+    std::vector<std::string> missing;
+    for (const std::string& file : wanted) {
+      if (!fs::exists(folder / file, error)) missing.push_back(file);
+    }
+    if (!missing.empty()) return missing_shards(folder, missing, wanted.size());
+  } else if (!fs::exists(folder / "model.safetensors", error)) {
+    return Error{Code::NotFound,
+                 folder.string() + ": has neither model.safetensors.index.json nor model.safetensors",
+                 present.empty() ? "there are no .safetensors files" : "there are only: " + join(present),
+                 {}};
+  }
+  for (const std::string& file : wanted) {
+    PLUMB_TRY(SafetensorsFile shard, SafetensorsFile::open(folder / file));
+    PLUMB_TRY_STATUS(checkpoint.add_shard(std::move(shard)));
+  }
+  for (const std::string& file : present) {
+    if (wanted.contains(file)) continue;
+    PLUMB_TRY(SafetensorsFile extra, SafetensorsFile::open(folder / file));
+    if (!holds_model_tensors(extra)) continue;
+    checkpoint.warnings_.push_back(file + ": holds model tensors and joins, though nothing names it");
+    PLUMB_TRY_STATUS(checkpoint.add_shard(std::move(extra)));
+  }
+  checkpoint.seal();
+  if (indexed) PLUMB_TRY_STATUS(compare_with_index(index, checkpoint, checkpoint.warnings_));
+  return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::from_headers(std::vector<TensorInfo> tensors) {
+  Checkpoint checkpoint;
+  checkpoint.shard_names_.emplace_back("(headers only)");
+  for (TensorInfo& info : tensors) {
+    const size_t position = checkpoint.tensors_.size();
+    if (!checkpoint.by_name_.emplace(info.name, position).second) {
+      return Error{Code::Corrupt, "tensor '" + info.name + "' is given twice", "", {}};
+    }
+    checkpoint.total_bytes_ += info.bytes();
+    checkpoint.tensors_.push_back(CheckpointTensor{std::move(info), nullptr, 0});
+  }
+  checkpoint.seal();
+  return checkpoint;
+}
+
+Status Checkpoint::add_shard(SafetensorsFile file) {
+  const int shard = static_cast<int>(shard_names_.size());
+  const std::string name = file.path().filename().string();
+  std::vector<std::string> twice;
+  std::string other;
+  for (const TensorInfo& info : file.tensors()) {
+    const auto [it, inserted] = by_name_.emplace(info.name, tensors_.size());
+    if (!inserted) {
+      twice.push_back(info.name);
+      other = shard_names_[static_cast<size_t>(tensors_[it->second].shard)];
+      continue;
+    }
+    tensors_.push_back(CheckpointTensor{info, file.data(info), shard});
+    total_bytes_ += info.bytes();
+  }
+  if (!twice.empty()) {
+    return Error{Code::Corrupt,
+                 folder_.string() + ": " + std::to_string(twice.size()) + " tensors are in both " + other + " and " +
+                     name + ": " + join(twice),
+                 "which of them counts cannot be known",
+                 {"remove the file that does not belong to the model"}};
+  }
+  shard_names_.push_back(name);
+  files_.push_back(std::move(file));
+  return Ok{};
+}
+
+void Checkpoint::seal() {
+  std::vector<size_t> order(tensors_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return tensors_[a].info.name < tensors_[b].info.name; });
+  Hasher hasher;
+  for (const size_t i : order) {
+    const TensorInfo& info = tensors_[i].info;
+    hasher.add(info.name);
+    hasher.add(dtype_name(info.dtype));
+    hasher.add(info.shape.size());
+    for (const int64_t extent : info.shape) hasher.add(static_cast<uint64_t>(extent));
+    hasher.add(info.begin);
+    hasher.add(info.end);
+  }
+  for (const SafetensorsFile& file : files_) {
+    hasher.add(file.path().filename().string());
+    hasher.add(file.file_size());
+  }
+  identity_hash_ = hasher.value();
+}
+
+const CheckpointTensor* Checkpoint::find(std::string_view name) const {
+  const auto it = by_name_.find(std::string(name));
+  return it == by_name_.end() ? nullptr : &tensors_[it->second];
+}
+
+}  // namespace plumb
