@@ -8,7 +8,8 @@ namespace plumb {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, std::string_view message);
 }  // namespace plumb
 
-#define PLUMB_CHECK(condition, message)                                                            \
-  do {                                                                                             \
-    if (!(condition)) [[unlikely]] ::plumb::check_failed(__FILE__, __LINE__, #condition, message); \
+#define PLUMB_CHECK(condition, message)                               \
+  do {                                                                \
+    if (!(condition)) [[unlikely]]                                    \
+      ::plumb::check_failed(__FILE__, __LINE__, #condition, message); \
   } while (false)

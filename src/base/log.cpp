@@ -23,10 +23,14 @@ spdlog::logger& logger() {
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   switch (level) {
-    case LogLevel::Debug: return spdlog::level::debug;
-    case LogLevel::Info: return spdlog::level::info;
-    case LogLevel::Warn: return spdlog::level::warn;
-    case LogLevel::Error: return spdlog::level::err;
+    case LogLevel::Debug:
+      return spdlog::level::debug;
+    case LogLevel::Info:
+      return spdlog::level::info;
+    case LogLevel::Warn:
+      return spdlog::level::warn;
+    case LogLevel::Error:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -41,8 +45,7 @@ void log_setup(LogLevel level, LogFormat format) {
 
 void log_line(LogLevel level, std::string_view message) {
   if (g_format == LogFormat::Json) {
-    const std::string quoted =
-        nlohmann::json(message).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string quoted = nlohmann::json(message).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     logger().log(spdlog_level(level), "{}", quoted);
   } else {
     logger().log(spdlog_level(level), "{}", message);

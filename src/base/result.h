@@ -72,8 +72,8 @@ struct Ok {};
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Ok) {}                                         // NOLINT(google-explicit-constructor)
-  Status(Error error) : error_(std::move(error)) {}     // NOLINT(google-explicit-constructor)
+  Status(Ok) {}                                      // NOLINT(google-explicit-constructor)
+  Status(Error error) : error_(std::move(error)) {}  // NOLINT(google-explicit-constructor)
   bool has_value() const { return !error_.has_value(); }
   explicit operator bool() const { return has_value(); }
   Error& error() & { return *error_; }
@@ -87,9 +87,9 @@ class [[nodiscard]] Status {
 // PLUMB_TRY(auto x, expr): x = *expr, or return expr's error from the enclosing function.
 #define PLUMB_CONCAT_(a, b) a##b
 #define PLUMB_CONCAT(a, b) PLUMB_CONCAT_(a, b)
-#define PLUMB_TRY_(tmp, lhs, ...)              \
-  auto tmp = (__VA_ARGS__);                    \
-  if (!tmp) return std::move(tmp).error();     \
+#define PLUMB_TRY_(tmp, lhs, ...)          \
+  auto tmp = (__VA_ARGS__);                \
+  if (!tmp) return std::move(tmp).error(); \
   lhs = *std::move(tmp)
 #define PLUMB_TRY(lhs, ...) PLUMB_TRY_(PLUMB_CONCAT(plumb_try_, __LINE__), lhs, __VA_ARGS__)
 // PLUMB_TRY_STATUS(expr): return expr's error, if it has one.

@@ -9,14 +9,22 @@ namespace plumb {
 
 std::string to_string(Isa isa) {
   switch (isa) {
-    case Isa::Generic: return "generic";
-    case Isa::Avx2: return "avx2";
-    case Isa::Avx512: return "avx512";
-    case Isa::Avx512Bf16: return "avx512bf16";
-    case Isa::Sm90a: return "sm_90a";
-    case Isa::Sm100a: return "sm_100a";
-    case Isa::Sm120a: return "sm_120a";
-    case Isa::CudaPortable: return "cuda";
+    case Isa::Generic:
+      return "generic";
+    case Isa::Avx2:
+      return "avx2";
+    case Isa::Avx512:
+      return "avx512";
+    case Isa::Avx512Bf16:
+      return "avx512bf16";
+    case Isa::Sm90a:
+      return "sm_90a";
+    case Isa::Sm100a:
+      return "sm_100a";
+    case Isa::Sm120a:
+      return "sm_120a";
+    case Isa::CudaPortable:
+      return "cuda";
   }
   return "?";
 }

@@ -12,13 +12,16 @@ enum class Isa : uint8_t {
   Avx2,        // AVX2 + FMA + F16C
   Avx512,      // F, BW, VL, DQ, CD
   Avx512Bf16,  // + BF16 and VBMI
-  Sm90a, Sm100a, Sm120a, CudaPortable,
+  Sm90a,
+  Sm100a,
+  Sm120a,
+  CudaPortable,
 };
 std::string to_string(Isa isa);
 
 struct DeviceInfo {
-  std::string name{};           // "cpu", "NVIDIA H200", ...
-  std::vector<Isa> isas{};      // what it can run
+  std::string name{};       // "cpu", "NVIDIA H200", ...
+  std::vector<Isa> isas{};  // what it can run
   int64_t memory_bytes = 0;
   int cores = 1;
   bool has(Isa isa) const;

@@ -8,10 +8,10 @@ namespace plumb {
 class ThreadPool;
 
 struct Stream {
-  ThreadPool* pool = nullptr;        // CPU kernels: static split over its workers
-  std::byte* workspace = nullptr;    // 64-byte aligned; at least what the kernel's contract asked for
+  ThreadPool* pool = nullptr;      // CPU kernels: static split over its workers
+  std::byte* workspace = nullptr;  // 64-byte aligned; at least what the kernel's contract asked for
   size_t workspace_bytes = 0;
-  void* handle = nullptr;            // cudaStream_t
+  void* handle = nullptr;  // cudaStream_t
 };
 
 }  // namespace plumb

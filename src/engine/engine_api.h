@@ -26,13 +26,13 @@ struct TokenLogprob {
 
 // One generated token, or the end of a choice. Exactly one event of a stream has `finish != None`, and it is the last.
 struct TokenEvent {
-  int32_t id = -1;                       // -1: no token in this event
-  TokenLogprob logprob{};                // valid when SamplingParams::logprobs >= 0
-  std::vector<TokenLogprob> top{};       // best first
+  int32_t id = -1;                  // -1: no token in this event
+  TokenLogprob logprob{};           // valid when SamplingParams::logprobs >= 0
+  std::vector<TokenLogprob> top{};  // best first
   FinishReason finish = FinishReason::None;
-  int32_t stop_id = -1;                  // the stop token that ended it; it is not sent as `id`
-  std::optional<Error> error{};          // FinishReason::Error
-  std::string incident_id{};             // numerical faults
+  int32_t stop_id = -1;          // the stop token that ended it; it is not sent as `id`
+  std::optional<Error> error{};  // FinishReason::Error
+  std::string incident_id{};     // numerical faults
 };
 
 // Per prompt position (from the second on), when asked for.
@@ -43,7 +43,7 @@ struct PromptLogprob {
 
 struct StreamUsage {
   int prompt_tokens = 0;
-  int cached_tokens = 0;      // taken from the prefix cache
+  int cached_tokens = 0;  // taken from the prefix cache
   int completion_tokens = 0;
   int accepted_draft_tokens = 0;
   int rejected_draft_tokens = 0;
@@ -53,13 +53,13 @@ struct GenerateRequest {
   std::string request_id{};
   std::vector<int32_t> prompt_ids{};
   SamplingParams sampling{};
-  int max_tokens = 0;                    // > 0; prompt + max_tokens fits the window (checked by the caller)
-  int min_tokens = 0;                    // stop ids are masked before that many tokens
-  std::vector<int32_t> stop_ids{};       // end the text; already holds the model's eos ids unless ignore_eos
-  int prompt_logprobs = -1;              // as SamplingParams::logprobs, for the prompt
-  std::string cache_salt{};              // prefixes are shared inside one salt only
-  int priority = 0;                      // lower runs first
-  int64_t deadline_us = 0;               // steady-clock microseconds; 0: none
+  int max_tokens = 0;               // > 0; prompt + max_tokens fits the window (checked by the caller)
+  int min_tokens = 0;               // stop ids are masked before that many tokens
+  std::vector<int32_t> stop_ids{};  // end the text; already holds the model's eos ids unless ignore_eos
+  int prompt_logprobs = -1;         // as SamplingParams::logprobs, for the prompt
+  std::string cache_salt{};         // prefixes are shared inside one salt only
+  int priority = 0;                 // lower runs first
+  int64_t deadline_us = 0;          // steady-clock microseconds; 0: none
 };
 
 // Engine -> one request. Single producer (the engine thread), single consumer. The bound is the request's own
@@ -112,8 +112,8 @@ class EngineApi {
   // Posts the request; an Error (Code::Environment) when the inbox is full or the engine drains: answer 429 / 503.
   virtual Status submit(GenerateRequest request, std::shared_ptr<TokenStream> stream) = 0;
   virtual EngineStats stats() const = 0;
-  virtual int max_context() const = 0;   // prompt + generated tokens of one sequence
-  virtual bool alive() const = 0;        // the engine thread made progress or is idle
+  virtual int max_context() const = 0;  // prompt + generated tokens of one sequence
+  virtual bool alive() const = 0;       // the engine thread made progress or is idle
   // No new requests; returns when running ones have ended or the deadline has passed (then they are aborted).
   virtual void drain(int64_t timeout_ms) = 0;
 };

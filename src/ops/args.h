@@ -13,8 +13,22 @@
 namespace plumb {
 
 enum class Op : uint8_t {
-  Embed, RmsNorm, AddRmsNorm, Linear, Rope, KvWrite, IndexQuery, IndexKeyWrite, IndexerLogits, TopK, MlaAttend, Router,
-  Mlp, Moe, GatherRows, Sample,
+  Embed,
+  RmsNorm,
+  AddRmsNorm,
+  Linear,
+  Rope,
+  KvWrite,
+  IndexQuery,
+  IndexKeyWrite,
+  IndexerLogits,
+  TopK,
+  MlaAttend,
+  Router,
+  Mlp,
+  Moe,
+  GatherRows,
+  Sample,
 };
 inline constexpr int kOpCount = static_cast<int>(Op::Sample) + 1;
 std::string to_string(Op op);
@@ -32,7 +46,7 @@ struct Numerics {
 
 // y[t] = table[ids[t]]
 struct EmbedArgs {
-  const int32_t* ids = nullptr;  // [T]
+  const int32_t* ids = nullptr;   // [T]
   const Weight* table = nullptr;  // [vocab_size, hidden]
   Tensor y{};                     // [T, hidden]
   Numerics numerics{};
@@ -43,7 +57,7 @@ struct RmsNormArgs {
   Tensor x{};                     // [T, n]
   const float* weight = nullptr;  // [n]
   double eps = 0;
-  Tensor y{};                     // [T, n]; may be x
+  Tensor y{};  // [T, n]; may be x
   Numerics numerics{};
 };
 
@@ -53,7 +67,7 @@ struct AddRmsNormArgs {
   Tensor delta{};                 // [T, hidden]
   const float* weight = nullptr;  // [hidden]
   double eps = 0;
-  Tensor y{};                     // [T, hidden]
+  Tensor y{};  // [T, hidden]
   Numerics numerics{};
 };
 
@@ -68,7 +82,7 @@ struct LinearArgs {
 // Rotates x[t, h, offset : offset + rope_dim] in place. Interleaved: pairs (2i, 2i+1) written back interleaved;
 // else half-split: pairs (i, i + rope_dim/2).
 struct RopeArgs {
-  Tensor x{};           // [T, heads * head_dim]
+  Tensor x{};  // [T, heads * head_dim]
   int heads = 0;
   int head_dim = 0;
   int offset = 0;
@@ -85,7 +99,7 @@ struct KvWriteArgs {
   Tensor kv_a{};                  // [T, kv_lora_rank + rope_dim]
   const float* weight = nullptr;  // [kv_lora_rank]
   double eps = 0;
-  const float* cos = nullptr;     // [T, rope_dim / 2]
+  const float* cos = nullptr;  // [T, rope_dim / 2]
   const float* sin = nullptr;
   Paging paging{};
   KvView kv{};
@@ -133,7 +147,7 @@ struct IndexerLogitsArgs {
   float softmax_scale = 0;  // head_dim^-1/2
   Paging paging{};          // of these R rows
   KvView kv{};
-  Tensor logits{};          // [R, columns] f32
+  Tensor logits{};  // [R, columns] f32
 };
 
 // indices[r] = the min(topk, length) positions with the largest logits among the first `length` = positions[r] + 1,
@@ -142,38 +156,39 @@ struct TopKArgs {
   Tensor logits{};                     // [R, columns]
   const int32_t* positions = nullptr;  // [R]
   int topk = 0;
-  Tensor indices{};                    // [R, topk] i32
+  Tensor indices{};  // [R, topk] i32
 };
 
-// Sparse MLA over the cache (model.md 3.5 and 3.6): o[t, h] = W_UV[h] . sum_j softmax_j(s) c_j over the selected positions.
-// q[t, h] = nope | rope (rotated). kv_b rows are head-major, per head qk_nope key rows, then v_head_dim value rows.
+// Sparse MLA over the cache (model.md 3.5 and 3.6): o[t, h] = W_UV[h] . sum_j softmax_j(s) c_j over the selected
+// positions. q[t, h] = nope | rope (rotated). kv_b rows are head-major, per head qk_nope key rows, then v_head_dim
+// value rows.
 struct MlaAttendArgs {
-  Tensor q{};                  // [T, heads * (nope + rope)]
+  Tensor q{};                    // [T, heads * (nope + rope)]
   const Weight* kv_b = nullptr;  // [heads * (nope + v), kv_lora_rank]
   int heads = 0;
   int nope_dim = 0;
   int rope_dim = 0;
   int v_dim = 0;
   float softmax_scale = 0;
-  Tensor topk_indices{};       // [T, topk] i32, -1 = none; a row of only -1 gives zeros
+  Tensor topk_indices{};  // [T, topk] i32, -1 = none; a row of only -1 gives zeros
   Paging paging{};
   KvView kv{};
-  Tensor out{};                // [T, heads * v]
+  Tensor out{};  // [T, heads * v]
   Numerics numerics{};
 };
 
 // Scores, selection and weights of the experts (model.md 3.10).
 struct RouterArgs {
-  Tensor x{};                     // [T, hidden]
-  const Weight* gate = nullptr;   // [experts, hidden]
-  const float* bias = nullptr;    // [experts], selection only
+  Tensor x{};                    // [T, hidden]
+  const Weight* gate = nullptr;  // [experts, hidden]
+  const float* bias = nullptr;   // [experts], selection only
   int n_group = 1;
   int topk_group = 1;
   bool norm_topk_prob = true;
   float routed_scaling_factor = 1;
-  Tensor experts{};               // [T, k] i32, descending by biased score, ties to the lower id
-  Tensor weights{};               // [T, k] f32
-  Tensor logits{};                // [T, experts] f32, scratch and tap
+  Tensor experts{};  // [T, k] i32, descending by biased score, ties to the lower id
+  Tensor weights{};  // [T, k] f32
+  Tensor logits{};   // [T, experts] f32, scratch and tap
 };
 
 // y = down(silu(gate x) * up x)
@@ -213,25 +228,25 @@ struct SampleRow {
   float min_p = 0;
   int top_k = 0;
   uint64_t seed = 0;
-  uint64_t position = 0;        // of the token being drawn: the random number is a function of (seed, position) alone
-  std::span<const int32_t> adjust_ids{};    // logits[id] = adjusted, in this order:
-  std::span<const float> adjust_factor{};   //   repetition penalty: x > 0 ? x / f : x * f, then
-  std::span<const float> adjust_add{};      //   + bias - presence - frequency * count
-  std::span<const int32_t> forbidden{};     // ids that must not be drawn (min_tokens, padding rows of the vocabulary)
-  int logprobs = -1;            // -1: none, else how many best ones besides the drawn token's
+  uint64_t position = 0;  // of the token being drawn: the random number is a function of (seed, position) alone
+  std::span<const int32_t> adjust_ids{};   // logits[id] = adjusted, in this order:
+  std::span<const float> adjust_factor{};  //   repetition penalty: x > 0 ? x / f : x * f, then
+  std::span<const float> adjust_add{};     //   + bias - presence - frequency * count
+  std::span<const int32_t> forbidden{};    // ids that must not be drawn (min_tokens, padding rows of the vocabulary)
+  int logprobs = -1;                       // -1: none, else how many best ones besides the drawn token's
 };
 struct SampleOut {
   int32_t id = -1;
-  bool poisoned = false;        // a logit was NaN or +inf, or all were -inf: nothing was drawn
-  float logprob = 0;            // log softmax of the untouched logits at id
+  bool poisoned = false;  // a logit was NaN or +inf, or all were -inf: nothing was drawn
+  float logprob = 0;      // log softmax of the untouched logits at id
   int32_t top_ids[20] = {};
   float top_logprobs[20] = {};
 };
 struct SampleArgs {
-  Tensor logits{};                      // [R, vocab] f32
-  int vocab = 0;                        // ids >= vocab are padding rows and never drawn
-  std::span<const SampleRow> rows{};    // [R]
-  std::span<SampleOut> out{};           // [R]
+  Tensor logits{};                    // [R, vocab] f32
+  int vocab = 0;                      // ids >= vocab are padding rows and never drawn
+  std::span<const SampleRow> rows{};  // [R]
+  std::span<SampleOut> out{};         // [R]
 };
 
 }  // namespace plumb

@@ -1,5 +1,5 @@
-// Contract: exactly what a kernel computes on and promises (trust.md section 1), and the judge that compares it with what
-// a place in the model needs.
+// Contract: exactly what a kernel computes on and promises (trust.md section 1), and the judge that compares it with
+// what a place in the model needs.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct Limits {  // 0 = no limit
   int64_t topk_max = 0;
 };
 
-// |error| <= c * unit_roundoff(unit) * sum|a b| + c_out * unit_roundoff(unit) * |result| + floor, against float64 on the
-// same inputs. Every op's reference states beside it what the sum of magnitudes is.
+// |error| <= c * unit_roundoff(unit) * sum|a b| + c_out * unit_roundoff(unit) * |result| + floor, against float64 on
+// the same inputs. Every op's reference states beside it what the sum of magnitudes is.
 struct ErrorBound {
   double c = 0;
   DType unit = DType::F32;
@@ -34,39 +34,40 @@ double unit_roundoff(DType type);  // half a unit in the last place of 1: 2^-24,
 // One question to the registry: what a Site needs.
 struct Call {
   Op op = Op::Linear;
-  Format weight = kF32;              // of ops with weights
-  std::vector<Format> activations{}; // formats a kernel may read its activations in without losing more than the plan allows
-  KvFormat kv = KvFormat::None;      // ops that touch the latent cache
+  Format weight = kF32;  // of ops with weights
+  std::vector<Format>
+      activations{};  // formats a kernel may read its activations in without losing more than the plan allows
+  KvFormat kv = KvFormat::None;  // ops that touch the latent cache
   IndexKeyFormat index_key = IndexKeyFormat::None;
-  int64_t m_lo = 1, m_hi = 1;        // rows
-  int64_t n = 0, k = 0;              // of the weight
+  int64_t m_lo = 1, m_hi = 1;  // rows
+  int64_t n = 0, k = 0;        // of the weight
   int64_t heads = 0, topk = 0;
   Numerics numerics{};
-  bool deterministic = false;        // --deterministic: deterministic, batch-invariant kernels of one sum order only
+  bool deterministic = false;  // --deterministic: deterministic, batch-invariant kernels of one sum order only
 };
 
 struct Contract {
-  std::string name{};                    // "linear.nvfp4.strip16.avx512bf16": stable, shown to users, used by --kernel
+  std::string name{};  // "linear.nvfp4.strip16.avx512bf16": stable, shown to users, used by --kernel
   Op op = Op::Linear;
-  std::vector<Format> weight{};          // accepted; empty for ops without weights
-  std::vector<Format> reads{};           // activation formats it computes on (bf16: rounds f32 input to bf16)
+  std::vector<Format> weight{};  // accepted; empty for ops without weights
+  std::vector<Format> reads{};   // activation formats it computes on (bf16: rounds f32 input to bf16)
   std::vector<KvFormat> kv{};
   std::vector<IndexKeyFormat> index_key{};
   DType accumulate = DType::F32;
   Layout weight_layout = Layout::RowMajor;
   Isa arch = Isa::Generic;
   Limits limits{};
-  bool round_bf16 = false;               // can round its output to bf16 (Numerics::round_bf16)
+  bool round_bf16 = false;  // can round its output to bf16 (Numerics::round_bf16)
   bool norm_two_roundings = false;
   bool index_hadamard = false;
-  bool deterministic = false;            // the same bits every time
-  bool batch_invariant = false;          // a row's bits don't depend on the other rows or on T
+  bool deterministic = false;    // the same bits every time
+  bool batch_invariant = false;  // a row's bits don't depend on the other rows or on T
   bool flushes_denormals = false;
-  std::string sum_order{};               // kernels of one op naming the same order give equal bits
+  std::string sum_order{};  // kernels of one op naming the same order give equal bits
   ErrorBound error_bound{};
   size_t (*workspace)(const Call&) = nullptr;  // bytes, for m_hi rows; null = none
-  int preference = 0;                    // order among accepted kernels; a comment beside it says what was measured
-  bool reference = false;                // float64 definition: accepts everything, never chosen by auto
+  int preference = 0;      // order among accepted kernels; a comment beside it says what was measured
+  bool reference = false;  // float64 definition: accepts everything, never chosen by auto
 };
 
 // One reason of many, never just "no".

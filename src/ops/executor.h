@@ -1,5 +1,5 @@
-// Executor: runs ops by the plan. The only place through which the model touches a device, hence the only place to watch
-// it from: taps, sentinels, timing and planted faults are added in `run`.
+// Executor: runs ops by the plan. The only place through which the model touches a device, hence the only place to
+// watch it from: taps, sentinels, timing and planted faults are added in `run`.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace plumb {
 
 class Executor {
  public:
-  // `output`: the op's result, as `name` ("layers.3.kv_latent"; names as in the goldens). Called only while a tap is set.
+  // `output`: the op's result, as `name` ("layers.3.kv_latent"; names as in the goldens). Called only while a tap is
+  // set.
   using Tap = std::function<void(std::string_view name, const Tensor& output)>;
 
   Executor(const Plan& plan, Stream stream) : plan_(plan), stream_(stream) {}

@@ -48,7 +48,7 @@ struct FlagLine {  // asked and effective value of one flag: they never differ s
 };
 
 struct PlanOptions {
-  std::string backend = "auto";  // auto | cpu | reference
+  std::string backend = "auto";                               // auto | cpu | reference
   std::vector<std::pair<std::string, std::string>> pinned{};  // --kernel op=name or site=name
   std::vector<RowBucket> buckets{};
   bool deterministic = false;
@@ -62,16 +62,16 @@ class Plan {
   std::vector<std::pair<std::string, int64_t>> memory{};  // category, bytes
   DeviceInfo device{};
   std::string numeric_profile{};
-  size_t workspace_bytes = 0;    // largest of any chosen kernel
+  size_t workspace_bytes = 0;  // largest of any chosen kernel
 
   const Kernel& kernel(SiteId site, int64_t rows) const;
-  std::string fingerprint() const;         // 16 hex digits over all that decides numbers
+  std::string fingerprint() const;  // 16 hex digits over all that decides numbers
   nlohmann::ordered_json to_json() const;
-  std::string to_table() const;            // for people; equal lines of neighbouring layers are folded
+  std::string to_table() const;  // for people; equal lines of neighbouring layers are folded
 };
 
-// Judges every kernel of the registry for every site and bucket. Error (Unsupported) names all sites without a kernel and
-// every pinned kernel that was refused, with reasons and what would work.
+// Judges every kernel of the registry for every site and bucket. Error (Unsupported) names all sites without a kernel
+// and every pinned kernel that was refused, with reasons and what would work.
 Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, const DeviceInfo& device,
                      const PlanOptions& options);
 

@@ -12,12 +12,12 @@
 namespace plumb {
 
 struct Weight {
-  std::string name{};            // in the checkpoint, without ".weight"
-  EncodedMatrix source{};        // [n, k] as in the file (mapped); stays readable, so a reference can always be run
+  std::string name{};      // in the checkpoint, without ".weight"
+  EncodedMatrix source{};  // [n, k] as in the file (mapped); stays readable, so a reference can always be run
   Layout layout = Layout::RowMajor;
   const std::byte* prepared = nullptr;  // the same numbers in `layout`; null when layout is RowMajor
-  const float* bias = nullptr;   // [n] or null
-  float input_scale = 0.0f;      // calibrated activation scale (multiply to decode); 0: none
+  const float* bias = nullptr;          // [n] or null
+  float input_scale = 0.0f;             // calibrated activation scale (multiply to decode); 0: none
 
   int64_t n() const { return source.n; }
   int64_t k() const { return source.k; }

@@ -1,0 +1,121 @@
+#include "ops/contract.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace plumb {
+namespace {
+
+template <class T>
+std::string join(const std::vector<T>& values, std::string (*text)(const T&)) {
+  std::string out;
+  for (const T& value : values) out += (out.empty() ? "" : " or ") + text(value);
+  return out.empty() ? "nothing" : out;
+}
+
+template <class T>
+bool contains(const std::vector<T>& values, const T& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+std::string format_text(const Format& format) { return format.to_string(); }
+std::string kv_text(const KvFormat& format) { return to_string(format); }
+std::string index_text(const IndexKeyFormat& format) { return to_string(format); }
+
+// Names the first part of the format that differs from every accepted one, so that "f32 against ue8m0" is said as such.
+std::string weight_field(const Contract& contract, const Format& have) {
+  bool element = false;
+  bool blocks = false;
+  for (const Format& accepted : contract.weight) {
+    if (accepted.element != have.element) continue;
+    element = true;
+    blocks |= accepted.block_n == have.block_n && accepted.block_k == have.block_k;
+  }
+  return !element ? "weight.element" : !blocks ? "weight.block" : "weight.scale";
+}
+
+void judge_formats(const Contract& c, const Call& call, std::vector<Refusal>& out) {
+  if (!c.weight.empty() && !contains(c.weight, call.weight))
+    out.push_back({weight_field(c, call.weight), call.weight.to_string(), join<Format>(c.weight, format_text)});
+  if (!c.reads.empty() && !call.activations.empty() &&
+      std::none_of(c.reads.begin(), c.reads.end(), [&](const Format& f) { return contains(call.activations, f); }))
+    out.push_back({"reads", join<Format>(call.activations, format_text), join<Format>(c.reads, format_text)});
+  if (call.kv != KvFormat::None && !c.kv.empty() && !contains(c.kv, call.kv))
+    out.push_back({"kv", to_string(call.kv), join<KvFormat>(c.kv, kv_text)});
+  if (call.index_key != IndexKeyFormat::None && !c.index_key.empty() && !contains(c.index_key, call.index_key))
+    out.push_back({"index_key", to_string(call.index_key), join<IndexKeyFormat>(c.index_key, index_text)});
+}
+
+void judge_limits(const Limits& l, const Call& call, std::vector<Refusal>& out) {
+  const auto at_most = [&](const char* field, int64_t have, int64_t limit) {
+    if (limit > 0 && have > limit) out.push_back({field, std::to_string(have), "at most " + std::to_string(limit)});
+  };
+  const auto multiple = [&](const char* field, int64_t have, int64_t of) {
+    if (of > 1 && have % of != 0) out.push_back({field, std::to_string(have), "a multiple of " + std::to_string(of)});
+  };
+  at_most("limits.m_max", call.m_hi, l.m_max);
+  at_most("limits.n_max", call.n, l.n_max);
+  at_most("limits.k_max", call.k, l.k_max);
+  at_most("limits.heads_max", call.heads, l.heads_max);
+  at_most("limits.topk_max", call.topk, l.topk_max);
+  multiple("limits.n_multiple", call.n, l.n_multiple);
+  multiple("limits.k_multiple", call.k, l.k_multiple);
+}
+
+void judge_numerics(const Contract& c, const Call& call, std::vector<Refusal>& out) {
+  const auto need = [&](const char* field, bool wanted, bool offered, const char* what) {
+    if (wanted && !offered) out.push_back({field, what, std::string("no ") + what});
+  };
+  need("round_bf16", call.numerics.round_bf16, c.round_bf16, "outputs rounded to bf16");
+  need("norm_two_roundings", call.numerics.norm_two_roundings, c.norm_two_roundings, "two roundings in RMSNorm");
+  need("index_hadamard", call.numerics.index_hadamard, c.index_hadamard, "Hadamard rotation of index keys");
+  need("deterministic", call.deterministic, c.deterministic, "the same bits every time");
+  need("batch_invariant", call.deterministic, c.batch_invariant, "bits independent of the batch");
+}
+
+}  // namespace
+
+std::string to_string(Op op) {
+  static constexpr std::array<std::string_view, kOpCount> kNames{
+      "embed",          "rms_norm", "add_rms_norm", "linear", "rope", "kv_write", "index_query", "index_key_write",
+      "indexer_logits", "topk",     "mla_attend",   "router", "mlp",  "moe",      "gather_rows", "sample"};
+  return std::string(kNames[static_cast<size_t>(op)]);
+}
+
+double unit_roundoff(DType type) {
+  switch (type) {
+    case DType::F64:
+      return 0x1p-53;
+    case DType::F32:
+      return 0x1p-24;
+    case DType::F16:
+      return 0x1p-11;
+    case DType::BF16:
+      return 0x1p-9;
+    case DType::F8E4M3:
+      return 0x1p-4;
+    case DType::F8E5M2:
+      return 0x1p-3;
+    case DType::F4E2M1:
+      return 0x1p-2;
+    default:
+      return 0;
+  }
+}
+
+std::vector<Refusal> judge(const Contract& contract, const Call& call, const DeviceInfo& device) {
+  std::vector<Refusal> refusals;
+  if (contract.op != call.op) refusals.push_back({"op", to_string(call.op), to_string(contract.op)});
+  if (!device.has(contract.arch)) {
+    std::string has;
+    for (const Isa isa : device.isas) has += (has.empty() ? "" : ", ") + to_string(isa);
+    refusals.push_back({"arch", device.name + " with " + has, to_string(contract.arch)});
+  }
+  judge_formats(contract, call, refusals);
+  judge_limits(contract.limits, call, refusals);
+  judge_numerics(contract, call, refusals);
+  return refusals;
+}
+
+}  // namespace plumb
