@@ -2,8 +2,10 @@
 // Formulas and shapes: model.md section 3; names are the checkpoint's.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -47,6 +49,15 @@ struct LayerWeights {
   std::vector<Weight> expert_gate{}, expert_up{}, expert_down{};
 };
 
+struct LoadProgress {
+  std::string_view phase{};  // "check" (values against formats.md section 5), then "prepare"
+  int64_t done_bytes = 0, total_bytes = 0;
+};
+struct LoadOptions {
+  bool check_values = true;
+  std::function<void(const LoadProgress&)> progress{};  // called on the loading thread, a few hundred times at most
+};
+
 // Owns what was prepared for kernels; refers to the checkpoint, which must outlive it.
 class ModelWeights {
  public:
@@ -57,9 +68,17 @@ class ModelWeights {
   std::vector<float> enorm{}, hnorm{}, head_norm{};
   Weight eh_proj{};
 
-  // Prepares every weight in the layout its planned kernel reads (exact conversions only), in parallel.
-  static Result<ModelWeights> load(const ModelConfig& config, const WeightMap& map, const Plan& plan,
-                                   const ModelSites& sites, const Registry& registry, ThreadPool& pool);
+  // What load() needs to know besides its options.
+  struct Source {
+    const ModelConfig& config;
+    const WeightMap& map;
+    const Plan& plan;
+    const ModelSites& sites;
+    const Registry& registry;
+  };
+  // Prepares every weight in the layout its planned kernels read (exact conversions only), all workers on one weight at
+  // a time. Weights whose kernels read the file's own layout stay where they are mapped.
+  static Result<ModelWeights> load(const Source& source, ThreadPool& pool, const LoadOptions& options = {});
   int64_t prepared_bytes() const { return prepared_bytes_; }
 
  private:
@@ -97,10 +116,12 @@ struct ForwardLimits {
   int rows = 1;         // of one step
   int logit_rows = 1;   // rows of one step whose logits are wanted
   int context = 1;      // longest sequence, tokens
+  int sequences = 0;    // rows of the page table; 0: as many as `rows`
+  bool mtp = false;     // mtp_forward will be called
 };
 // Bytes make_buffers would take: part of the plan's memory.
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
-ForwardBuffersPtr make_buffers(const ModelConfig& config, const ForwardLimits& limits);
+Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits);
 
 struct StepInput {
   const int32_t* token_ids = nullptr;   // [paging.rows]
@@ -108,8 +129,9 @@ struct StepInput {
   std::span<const int32_t> logit_rows{};  // rows whose logits are wanted, ascending
 };
 struct StepOutput {
-  Tensor logits{};  // [logit_rows, vocab_size] f32, in the buffers: valid until the next step
-  Tensor hidden{};  // [rows, hidden_size], after model.norm: what lm_head and the MTP layer read
+  Tensor logits{};  // [logit_rows, vocab_size] f32, in the buffers: valid until the next step of either kind
+  Tensor hidden{};  // [rows, hidden_size], after model.norm: what lm_head and the MTP layer read; valid until the next
+                    // step of the same kind (forward or mtp_forward)
 };
 
 // Everything a step needs; one per engine.
@@ -128,9 +150,11 @@ struct Forward {
 StepOutput forward(Forward& f, const StepInput& step);
 
 // The MTP layer (model.md 3.11). Row r: hidden[r] = h_t (or z of the draft before), token_ids[r] = token t+1,
-// paging.positions[r] = t. Gives draft logits (of token t+2) for logit_rows and z for every row. With
-// `reuse_selection` (later drafts of a round) the index sets of the step before are used, one row a sequence, with the
-// new position appended, instead of running the indexer; index keys are written all the same.
+// paging.positions[r] = t. Gives draft logits (of token t+2) for logit_rows and z for every row (StepOutput::hidden).
+// With `reuse_selection` (later drafts of a round; one row a sequence, sequences numbered as in the step before, at most
+// kMaxReusedDrafts times) the set that the sequence's last row had is used, with the new position appended, instead of
+// running the indexer; index keys are written all the same. `hidden` may be the StepOutput::hidden of either kind of step.
+inline constexpr int kMaxReusedDrafts = 8;
 StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool reuse_selection);
 
 }  // namespace plumb
