@@ -72,7 +72,9 @@ class Plan {
 
 // Judges every kernel of the registry for every site and bucket. Error (Unsupported) names all sites without a kernel
 // and every pinned kernel that was refused, with reasons and what would work.
+// The plan points into the registry, which must outlive it.
 Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, const DeviceInfo& device,
                      const PlanOptions& options);
+Result<Plan> resolve(std::vector<SiteDecl>, Registry&&, const DeviceInfo&, const PlanOptions&) = delete;
 
 }  // namespace plumb
