@@ -25,6 +25,18 @@ import xml.etree.ElementTree as ElementTree
 COUNTS = re.compile(r"(\d+) passed, (\d+) failed(?:, (\d+) skipped)?")
 
 
+running = set()  # process groups, for the case that this program is told to stop
+
+
+def stop_everything(_signal, _frame):
+    for group in list(running):
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    os._exit(1)
+
+
 class Outcome:
     """What one binary or script did."""
 
@@ -41,6 +53,7 @@ def run_command(command, timeout, env):
     with tempfile.TemporaryFile() as sink:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=env,
                                    start_new_session=True)
+        running.add(process.pid)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -49,6 +62,7 @@ def run_command(command, timeout, env):
             os.killpg(process.pid, signal.SIGKILL)  # also what a test left running
         except ProcessLookupError:
             pass
+        running.discard(process.pid)
         process.wait()
         sink.seek(0)
         return code, sink.read().decode("utf-8", "replace")
@@ -201,6 +215,7 @@ def main():
     parser.add_argument("--summary", help="file to append this run's counts to")
     options = parser.parse_args()
 
+    signal.signal(signal.SIGTERM, stop_everything)
     entries = read_list(options.build, options.only)
     env = dict(os.environ)
     env.setdefault("PLUMB_TEST_PYTHON", sys.executable)
