@@ -1,0 +1,20 @@
+// Every kernel of this build, in one list.
+#include "kernels/reference/reference.h"
+#include "ops/kernel.h"
+
+namespace plumb {
+namespace {
+
+void append(std::vector<Kernel>& to, std::vector<Kernel> from) {
+  for (Kernel& kernel : from) to.push_back(std::move(kernel));
+}
+
+}  // namespace
+
+Registry make_registry() {
+  Registry registry;
+  append(registry.kernels, reference_kernels());
+  return registry;
+}
+
+}  // namespace plumb
