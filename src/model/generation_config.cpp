@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/config_reader.h"
 #include "checkpoint/json_file.h"
-#include "model/config_reader.h"
 #include "model/model_config.h"
 
 namespace plumb {

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/config_reader.h"
 #include "checkpoint/json_file.h"
-#include "model/config_reader.h"
 #include "model/rope_config_parse.h"
 
 namespace plumb {

@@ -1,7 +1,7 @@
 // Reads RoPE keys in the form of transformers v4 (`rope_theta`, `rope_scaling`) and v5 (`rope_parameters`).
 #pragma once
 
-#include "model/config_reader.h"
+#include "checkpoint/config_reader.h"
 #include "model/rope_config.h"
 
 namespace plumb {
