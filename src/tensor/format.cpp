@@ -5,22 +5,33 @@ namespace {
 
 const char* element_name(DType type) {
   switch (type) {
-    case DType::F32: return "f32";
-    case DType::F16: return "f16";
-    case DType::BF16: return "bf16";
-    case DType::F8E4M3: return "e4m3";
-    case DType::F8E5M2: return "e5m2";
-    case DType::F4E2M1: return "e2m1";
-    default: return dtype_name(type).data();
+    case DType::F32:
+      return "f32";
+    case DType::F16:
+      return "f16";
+    case DType::BF16:
+      return "bf16";
+    case DType::F8E4M3:
+      return "e4m3";
+    case DType::F8E5M2:
+      return "e5m2";
+    case DType::F4E2M1:
+      return "e2m1";
+    default:
+      return dtype_name(type).data();
   }
 }
 
 const char* scale_name(ScaleType type) {
   switch (type) {
-    case ScaleType::None: return "none";
-    case ScaleType::F32: return "f32";
-    case ScaleType::UE8M0: return "ue8m0";
-    case ScaleType::UE4M3: return "ue4m3";
+    case ScaleType::None:
+      return "none";
+    case ScaleType::F32:
+      return "f32";
+    case ScaleType::UE8M0:
+      return "ue8m0";
+    case ScaleType::UE4M3:
+      return "ue4m3";
   }
   return "?";
 }
@@ -43,8 +54,12 @@ std::string Format::to_string() const {
 
 std::string to_string(Layout layout) {
   switch (layout) {
-    case Layout::RowMajor: return "row_major";
-    case Layout::CpuStrip16: return "cpu_strip16";
+    case Layout::RowMajor:
+      return "row_major";
+    case Layout::CudaRowMajor:
+      return "cuda_row_major";
+    case Layout::CpuStrip16:
+      return "cpu_strip16";
   }
   return "?";
 }

@@ -41,8 +41,9 @@ inline constexpr Format kFp8Act128Ue8m0{DType::F8E4M3, 1, 128, ScaleType::UE8M0,
 // Layout: arrangement of the same numbers in memory. Never changes a value. A kernel names the one it reads; the loader
 // converts to it, exactly. Every layout but RowMajor is private to the kernels that name it.
 enum class Layout : uint8_t {
-  RowMajor,     // as the file has it: data [n, k], scales [ceil(n/block_n), ceil(k/block_k)]
-  CpuStrip16,   // strips of 16 output rows, a lane an output; see kernels/cpu/strip16.h
+  RowMajor,      // as the file has it: data [n, k], scales [ceil(n/block_n), ceil(k/block_k)]
+  CudaRowMajor,  // on a GPU: data, scales and global scale one after the other; see kernels/cuda/device_types.cuh
+  CpuStrip16,    // strips of 16 output rows, a lane an output; see kernels/cpu/strip16.h
 };
 std::string to_string(Layout layout);
 

@@ -1,0 +1,20 @@
+// A plain CUDA kernel for every op: one output a thread, float64 sums, no tricks. The witness at full size, where the
+// scalar reference takes minutes: verification, shadow and check compare with it. Proven against the reference by the
+// contract tests.
+#pragma once
+
+#include <vector>
+
+#include "ops/kernel.h"
+
+namespace plumb::cuda {
+
+Contract naive_contract(Op op);
+void add_naive_row_kernels(std::vector<Kernel>& out);
+void add_naive_linear_kernels(std::vector<Kernel>& out);
+void add_naive_cache_kernels(std::vector<Kernel>& out);
+void add_naive_attend_kernels(std::vector<Kernel>& out);
+void add_naive_select_kernels(std::vector<Kernel>& out);
+void add_naive_sample_kernels(std::vector<Kernel>& out);
+
+}  // namespace plumb::cuda
