@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -13,7 +14,8 @@ class App;
 namespace plumb {
 
 struct CliContext {
-  std::filesystem::path hf_home{};  // $HF_HOME, else ~/.cache/huggingface
+  std::filesystem::path hf_home{};       // $HF_HOME, else ~/.cache/huggingface
+  std::vector<std::string> arguments{};  // of the command line, to tell a flag from an environment variable
 };
 
 // Prints "error: ..." to standard error and gives the exit code of the error's kind.

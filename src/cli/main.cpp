@@ -1,0 +1,58 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "cli/build_info.h"
+#include "cli/cli.h"
+
+namespace {
+
+std::filesystem::path hf_home_from_environment() {
+  if (const char* home = std::getenv("HF_HOME"); home != nullptr && *home != '\0') return home;
+  if (const char* home = std::getenv("HOME"); home != nullptr)
+    return std::filesystem::path(home) / ".cache/huggingface";
+  return {};
+}
+
+// Every long option can also come from PLUMB_<OPTION>, e.g. PLUMB_MAX_CONTEXT; the command line wins.
+void name_environment_variables(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || option->get_name() == "--help") continue;
+    std::string name = "PLUMB_";
+    for (const char c : option->get_lnames().front())
+      name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    option->envname(name);
+  }
+  for (CLI::App* command : app.get_subcommands({})) name_environment_variables(*command);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"plumb: serves GLM-5-class models with numbers that can be trusted", "plumb"};
+  app.set_version_flag("--version", plumb::version_text());
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::simple);
+
+  plumb::CliContext context{.hf_home = hf_home_from_environment(), .arguments = {argv + 1, argv + argc}};
+  int exit_code = 0;
+  plumb::add_serve_command(app, context, exit_code);
+  plumb::add_run_commands(app, context, exit_code);
+  plumb::add_plan_command(app, context, exit_code);
+  plumb::add_inspect_command(app, context, exit_code);
+  plumb::add_logits_command(app, context, exit_code);
+  plumb::add_tokenize_commands(app, context, exit_code);
+  plumb::add_quantize_command(app, context, exit_code);
+  plumb::add_synth_command(app, context, exit_code);
+  plumb::add_bench_command(app, context, exit_code);
+  name_environment_variables(app);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);  // prints help, version or the complaint
+    return code == 0 ? 0 : 1;
+  }
+  return exit_code;
+}

@@ -1,0 +1,92 @@
+#include "cli/model_options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+
+namespace plumb {
+namespace {
+
+int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// "--max-context" -> "max_context", the name the plan shows.
+std::string plan_name(const CLI::Option& option) {
+  std::string name = option.get_lnames().front();
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+}
+
+bool on_command_line(const CLI::Option& option, const CliContext& context) {
+  for (const std::string& argument : context.arguments) {
+    if (argument == "--") return false;
+    for (const std::string& name : option.get_lnames())
+      if (argument == "--" + name || argument.starts_with("--" + name + "=")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& command, ModelOptions& o) {
+  ModelPlanOptions& p = o.plan;
+  const auto add = [&](CLI::Option* option) { o.options.push_back(option); };
+  command.add_option("model", o.model, "Model folder, or org/name in the local Hugging Face cache")->required();
+  add(command.add_option("--backend", p.backend, "auto, cpu, or reference (exact and slow)"));
+  add(command.add_option("--isa", p.isa, "Highest instruction set to use: auto, generic, avx2, avx512, avx512bf16"));
+  add(command.add_option("--kv,--kv-cache-dtype", p.kv, "KV cache: auto, bf16, fp8, f32"));
+  add(command.add_option("--index-keys", p.index_keys, "Indexer key cache: auto, bf16, fp8, f32"));
+  add(command.add_option("--numeric-profile", p.numeric_profile,
+                         "transformers, or engine (what serving engines compute)"));
+  add(command.add_option("--activations", p.activations, "auto, f32, or bf16 (every result rounded to bf16)"));
+  add(command.add_option("--mtp", p.mtp, "Multi-token-prediction layer: auto, on, off"));
+  add(command.add_flag("--deterministic", p.deterministic, "Only kernels whose bits never depend on the batch"));
+  add(command.add_option("--context", p.max_context, "Longest sequence in tokens; 0: the model's, or what fits"));
+  add(command.add_option("--pages", p.pages, "KV pages of 64 tokens; 0: enough for the sequences, or what fits"));
+  add(command.add_option("--kernel", o.kernels, "Pin a kernel: OP=NAME or PLACE=NAME, repeatable"));
+  add(command.add_option("--threads", o.threads, "Worker threads; 0: one a core")->check(CLI::Range(0, 4096)));
+}
+
+Status finish_model_options(ModelOptions& o, const CliContext& context) {
+  for (const std::string& text : o.kernels) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+      return Error{Code::Usage,
+                   "--kernel " + text + " is not PLACE=NAME",
+                   "",
+                   {"--kernel linear=NAME; see plumb plan MODEL --json"}};
+    o.plan.pinned.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  for (const CLI::Option* option : o.options) {
+    if (option->count() == 0) continue;
+    o.plan.sources[plan_name(*option)] = on_command_line(*option, context) ? "flag" : option->get_envname();
+  }
+  return Ok{};
+}
+
+LoadBar::LoadBar() : terminal_(isatty(STDERR_FILENO) == 1), begin_ns_(now_ns()) {}
+
+void LoadBar::update(int64_t done, int64_t total) {
+  const int64_t now = now_ns();
+  if (!terminal_ || total <= 0 || now - shown_ns_ < 100'000'000) return;
+  shown_ns_ = now;
+  const double seconds = static_cast<double>(now - begin_ns_) * 1e-9;
+  const double share = static_cast<double>(done) / static_cast<double>(total);
+  const double rate = static_cast<double>(done) / 1e9 / (seconds > 0 ? seconds : 1);
+  const double left = share > 0 ? seconds * (1 - share) / share : 0;
+  const int filled = static_cast<int>(share * 30);
+  std::fprintf(stderr, "\rloading weights [%.*s%*s] %3.0f %%  %.2f GB/s  %.0f s left ", filled,
+               "##############################", 30 - filled, "", share * 100, rate, left);
+  std::fflush(stderr);
+}
+
+void LoadBar::finish(int64_t total) {
+  const double seconds = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
+  const double gigabytes = static_cast<double>(total) / 1e9;
+  std::fprintf(stderr, "%sloaded %.2f GB of weights in %.2f s (%.2f GB/s)%s\n", terminal_ ? "\r" : "", gigabytes,
+               seconds, gigabytes / (seconds > 0 ? seconds : 1), terminal_ ? "                              " : "");
+}
+
+}  // namespace plumb

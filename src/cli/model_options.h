@@ -1,0 +1,47 @@
+// The options that every command which plans a model has in common, and what they become.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/cli.h"
+#include "model/loaded_model.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace plumb {
+
+struct ModelOptions {
+  std::string model{};
+  ModelPlanOptions plan{};
+  std::vector<std::string> kernels{};  // place=name
+  int threads = 0;                     // 0: all cores
+
+  // How an option got its value: "flag", "PLUMB_KV" or "default". Filled when the command runs.
+  std::vector<CLI::Option*> options{};
+};
+
+// Adds `model` and the plan's options to a command.
+void add_model_options(CLI::App& command, ModelOptions& options);
+// Fills plan.pinned and plan.sources from what was parsed.
+Status finish_model_options(ModelOptions& options, const CliContext& context);
+
+// Progress of loading on standard error: a bar on a terminal, else one line at the end.
+class LoadBar {
+ public:
+  LoadBar();
+  void update(int64_t done_bytes, int64_t total_bytes);
+  void finish(int64_t total_bytes);
+
+ private:
+  bool terminal_ = false;
+  int64_t begin_ns_ = 0;
+  int64_t shown_ns_ = 0;
+};
+
+}  // namespace plumb
