@@ -15,6 +15,5 @@ void add_naive_linear_kernels(std::vector<Kernel>& out);
 void add_naive_cache_kernels(std::vector<Kernel>& out);
 void add_naive_attend_kernels(std::vector<Kernel>& out);
 void add_naive_select_kernels(std::vector<Kernel>& out);
-void add_naive_sample_kernels(std::vector<Kernel>& out);
 
 }  // namespace plumb::cuda

@@ -1,0 +1,137 @@
+#include "device/cuda_device.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/check.h"
+
+namespace plumb {
+namespace {
+
+Error cuda_error(const char* what, cudaError_t status) {
+  return {Code::Environment,
+          std::string(what) + ": " + cudaGetErrorString(status),
+          cudaGetErrorName(status),
+          {"--backend cpu", "a look at nvidia-smi"}};
+}
+
+// After load a CUDA error means the device or our code is lost: nothing computed since can be trusted.
+void must(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  std::fprintf(stderr, "plumb: device lost: %s: %s\n", what, cudaGetErrorString(status));
+  std::_Exit(exit_code(Code::Peer));
+}
+
+cudaStream_t handle(Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+Result<std::shared_ptr<std::byte>> allocate(size_t bytes, const char* purpose) {
+  void* base = nullptr;
+  cudaError_t status = cudaMalloc(&base, bytes == 0 ? 1 : bytes);
+  if (status == cudaSuccess) status = cudaMemset(base, 0, bytes);
+  if (status != cudaSuccess) {
+    size_t free_bytes = 0, total = 0;
+    cudaMemGetInfo(&free_bytes, &total);
+    return Error{Code::Environment,
+                 "cannot get " + std::to_string(bytes) + " bytes of device memory for " + purpose,
+                 std::string(cudaGetErrorString(status)) + "; " + std::to_string(free_bytes) + " of " +
+                     std::to_string(total) + " bytes are free",
+                 {"a shorter --context", "fewer --pages"}};
+  }
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(base), [](std::byte* p) { cudaFree(p); });
+}
+
+void upload(void* to, const void* from, size_t bytes, Stream& stream) {
+  must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle(stream)), "copy to the device");
+}
+void download(void* to, const void* from, size_t bytes, Stream& stream) {
+  must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, handle(stream)), "copy from the device");
+  must(cudaStreamSynchronize(handle(stream)), "a step on the device");
+}
+void synchronise(Stream& stream) {
+  must(cudaGetLastError(), "a launch");
+  must(cudaStreamSynchronize(handle(stream)), "a step on the device");
+}
+
+struct Compiled {
+  Isa isa;
+  int major, minor;
+};
+constexpr Compiled kCompiled[] = {
+#ifdef PLUMB_SM90A
+    {Isa::Sm90a, 9, 0},
+#endif
+#ifdef PLUMB_SM100A
+    {Isa::Sm100a, 10, 0},
+#endif
+#ifdef PLUMB_SM120A
+    {Isa::Sm120a, 12, 0},
+#endif
+};
+
+}  // namespace
+
+std::string cuda_architectures() {
+  std::string text;
+  for (const Compiled& c : kCompiled) text += (text.empty() ? "" : ", ") + to_string(c.isa);
+  return text;
+}
+
+Result<CudaInfo> find_cuda(int ordinal) {
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess)
+    return cuda_error("no CUDA device", status);
+  if (ordinal < 0 || ordinal >= count)
+    return Error{Code::Usage,
+                 "there is no CUDA device " + std::to_string(ordinal),
+                 std::to_string(count) + " devices are visible",
+                 {}};
+  cudaDeviceProp properties{};
+  if (const cudaError_t status = cudaGetDeviceProperties(&properties, ordinal); status != cudaSuccess)
+    return cuda_error("cannot read the device's properties", status);
+  CudaInfo info{.ordinal = ordinal,
+                .compute_major = properties.major,
+                .compute_minor = properties.minor,
+                .multiprocessors = properties.multiProcessorCount,
+                .l2_bytes = properties.l2CacheSize,
+                .shared_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
+  info.device.name = properties.name;
+  info.device.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  for (const Compiled& c : kCompiled)
+    if (c.major == properties.major && c.minor == properties.minor) info.device.isas = {Isa::CudaPortable, c.isa};
+  if (info.device.isas.empty())
+    return Error{Code::Unsupported,
+                 info.device.name + " has compute capability " + std::to_string(properties.major) + "." +
+                     std::to_string(properties.minor),
+                 "this build has code for " + cuda_architectures(),
+                 {"a build for that architecture", "--backend cpu"}};
+  size_t free_bytes = 0, total = 0;
+  cudaSetDevice(ordinal);
+  if (const cudaError_t status = cudaMemGetInfo(&free_bytes, &total); status != cudaSuccess)
+    return cuda_error("cannot read the device's memory", status);
+  info.free_bytes = static_cast<int64_t>(free_bytes);
+  return info;
+}
+
+Result<CudaStream> CudaStream::open(int ordinal, size_t workspace_bytes) {
+  if (const cudaError_t status = cudaSetDevice(ordinal); status != cudaSuccess)
+    return cuda_error("cannot use the device", status);
+  cudaStream_t raw = nullptr;
+  if (const cudaError_t status = cudaStreamCreateWithFlags(&raw, cudaStreamNonBlocking); status != cudaSuccess)
+    return cuda_error("cannot make a stream", status);
+  std::shared_ptr<void> owner(raw, [](void* s) { cudaStreamDestroy(static_cast<cudaStream_t>(s)); });
+  PLUMB_TRY(std::shared_ptr<std::byte> workspace, allocate(workspace_bytes, "kernel workspace"));
+  CudaStream out;
+  out.stream_ =
+      std::make_unique<Stream>(Stream{.workspace = workspace.get(), .workspace_bytes = workspace_bytes, .handle = raw});
+  out.owner_ = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<std::byte>>>(owner, workspace);
+  return Result<CudaStream>(std::move(out));
+}
+
+Memory CudaStream::memory() const {
+  return {
+      .where = Where::Cuda, .allocate = allocate, .upload = upload, .download = download, .synchronise = synchronise};
+}
+
+}  // namespace plumb

@@ -1,0 +1,23 @@
+// The CUDA device in builds without CUDA.
+#ifndef PLUMB_HAVE_CUDA
+#include "device/cuda_device.h"
+
+namespace plumb {
+namespace {
+
+Error absent() {
+  return {Code::Unsupported,
+          "this build of plumb has no CUDA backend",
+          "it was compiled without nvcc",
+          {"--backend cpu", "a build made where nvcc is in PATH"}};
+}
+
+}  // namespace
+
+std::string cuda_architectures() { return ""; }
+Result<CudaInfo> find_cuda(int) { return absent(); }
+Result<CudaStream> CudaStream::open(int, size_t) { return absent(); }
+Memory CudaStream::memory() const { return host_memory(); }
+
+}  // namespace plumb
+#endif

@@ -1,0 +1,43 @@
+// A CUDA device: found, described, and opened. In builds without CUDA every function answers Unsupported.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "device/isa.h"
+#include "device/memory.h"
+#include "device/stream.h"
+
+namespace plumb {
+
+struct CudaInfo {
+  DeviceInfo device{};
+  int ordinal = 0;
+  int compute_major = 0, compute_minor = 0;
+  int multiprocessors = 0;
+  int64_t free_bytes = 0;  // at the time of asking
+  int64_t l2_bytes = 0;
+  int64_t shared_per_block = 0;
+};
+
+// "sm_90a, sm_100a": what the kernels of this build were compiled for; empty without CUDA.
+std::string cuda_architectures();
+// Refuses a device this build has no code for, naming both.
+Result<CudaInfo> find_cuda(int ordinal);
+
+// One stream with its workspace, on a device made current for the calling thread.
+class CudaStream {
+ public:
+  static Result<CudaStream> open(int ordinal, size_t workspace_bytes);
+  Stream& stream() { return *stream_; }
+  Memory memory() const;
+
+ private:
+  std::unique_ptr<Stream> stream_{};
+  std::shared_ptr<void> owner_{};
+};
+
+}  // namespace plumb
