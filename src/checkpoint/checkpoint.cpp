@@ -100,35 +100,6 @@ Error missing_shards(const fs::path& folder, const std::vector<std::string>& mis
                {"finish the download"}};
 }
 
-// Every mapped tensor lies in the file the index names; others are told.
-Status compare_with_index(const WeightIndex& index, const Checkpoint& checkpoint, std::vector<std::string>& warnings) {
-  std::vector<std::string> absent;
-  for (const auto& [tensor, file] : index) {
-    const CheckpointTensor* found = checkpoint.find(tensor);
-    if (found == nullptr || checkpoint.shard_names()[static_cast<size_t>(found->shard)] != file) {
-      absent.push_back("'" + tensor + "' (" + file + ")");
-    }
-  }
-  if (!absent.empty()) {
-    return Error{Code::Corrupt,
-                 checkpoint.folder().string() + ": " + std::to_string(absent.size()) +
-                     " tensors are not in the file that model.safetensors.index.json names: " + join(absent),
-                 "index and files do not belong together",
-                 {"download the model again"}};
-  }
-  std::map<std::string, std::vector<std::string>> outside;
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (!index.contains(tensor.info.name)) {
-      outside[checkpoint.shard_names()[static_cast<size_t>(tensor.shard)]].push_back(tensor.info.name);
-    }
-  }
-  for (const auto& [file, names] : outside) {
-    warnings.push_back(file + ": " + std::to_string(names.size()) +
-                       " tensors are not in model.safetensors.index.json: " + join(names));
-  }
-  return Ok{};
-}
-
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
@@ -170,8 +141,38 @@ Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
     PLUMB_TRY_STATUS(checkpoint.add_shard(std::move(extra)));
   }
   checkpoint.seal();
-  if (indexed) PLUMB_TRY_STATUS(compare_with_index(index, checkpoint, checkpoint.warnings_));
+  if (indexed) PLUMB_TRY_STATUS(checkpoint.compare_with_index(index));
   return checkpoint;
+}
+
+// Every mapped tensor lies in the file the index names; others are told.
+Status Checkpoint::compare_with_index(const WeightIndex& index) {
+  std::vector<std::string> absent;
+  for (const auto& [tensor, file] : index) {
+    const CheckpointTensor* found = find(tensor);
+    if (found == nullptr || shard_names_[static_cast<size_t>(found->shard)] != file) {
+      absent.push_back("'" + tensor + "' (" + file + ")");
+    }
+  }
+  if (!absent.empty()) {
+    return Error{Code::Corrupt,
+                 folder_.string() + ": " + std::to_string(absent.size()) +
+                     " tensors are not in the file that model.safetensors.index.json names: " + join(absent),
+                 "index and files do not belong together",
+                 {"download the model again"}};
+  }
+  std::map<std::string, std::vector<std::string>> outside;
+  for (CheckpointTensor& tensor : tensors_) {
+    tensor.in_index = index.contains(tensor.info.name);
+    if (!tensor.in_index) {
+      outside[shard_names_[static_cast<size_t>(tensor.shard)]].push_back(tensor.info.name);
+    }
+  }
+  for (const auto& [file, names] : outside) {
+    warnings_.push_back(file + ": " + std::to_string(names.size()) +
+                        " tensors are not in model.safetensors.index.json: " + join(names));
+  }
+  return Ok{};
 }
 
 Result<Checkpoint> Checkpoint::from_headers(std::vector<TensorInfo> tensors) {

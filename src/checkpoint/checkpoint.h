@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -18,6 +19,7 @@ struct CheckpointTensor {
   TensorInfo info{};
   const std::byte* data = nullptr;  // mapped bytes, any alignment; nullptr in a header-only checkpoint
   int shard = 0;                    // index into Checkpoint::shard_names()
+  bool in_index = true;             // false: the index does not list it (mtp.safetensors and the like)
 };
 
 // Immutable once open; pointers to its tensors stay valid as long as it lives, also when it is moved.
@@ -45,6 +47,7 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   Status add_shard(SafetensorsFile file);
+  Status compare_with_index(const std::map<std::string, std::string>& index);
   void seal();
   std::filesystem::path folder_{};
   std::vector<SafetensorsFile> files_{};

@@ -17,7 +17,7 @@
 
 namespace plumb {
 
-// One weight, a vector (k == 1 column count is n == elements, k == 1) or a matrix [n, k]. Points into the Checkpoint.
+// One weight: a matrix [n, k], or a vector of n elements (k == 1). Points into the Checkpoint.
 struct WeightSource {
   std::string name{};  // checkpoint name of the data tensor: "model.layers.3.mlp.experts.7.up_proj.weight"
   Format format{};
