@@ -26,7 +26,7 @@ struct LayerSites {
 struct ModelSites {
   SiteId embed = -1, final_norm = -1, gather = -1, lm_head = -1, sample = -1;
   SiteId enorm = -1, hnorm = -1, eh_proj = -1, head_norm = -1;  // MTP
-  std::vector<LayerSites> layers{};                              // the MTP layer, if any, is the last
+  std::vector<LayerSites> layers{};                             // the MTP layer, if any, is the last
 };
 // What each place in the model asks of a kernel. Needs no weights in memory. `kv` fixes the cache formats.
 struct SiteList {
@@ -39,11 +39,11 @@ SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const Kv
 struct LayerWeights {
   std::vector<float> input_norm{}, post_norm{}, q_a_norm{}, kv_a_norm{};  // norm weights, decoded exactly to f32
   Weight q_a{}, q_b{}, kv_a{}, kv_b{}, o{};
-  bool has_indexer = false;                                               // full layer
+  bool has_indexer = false;  // full layer
   Weight wq_b{}, wk{}, weights_proj{};
   std::vector<float> k_norm{}, k_norm_bias{};
   bool sparse = false;
-  Weight gate{}, up{}, down{};                                            // dense MLP, or the shared expert
+  Weight gate{}, up{}, down{};  // dense MLP, or the shared expert
   Weight router{};
   std::vector<float> correction_bias{};
   std::vector<Weight> expert_gate{}, expert_up{}, expert_down{};
@@ -113,18 +113,18 @@ struct ForwardBuffersDeleter {
 using ForwardBuffersPtr = std::unique_ptr<ForwardBuffers, ForwardBuffersDeleter>;
 
 struct ForwardLimits {
-  int rows = 1;         // of one step
-  int logit_rows = 1;   // rows of one step whose logits are wanted
-  int context = 1;      // longest sequence, tokens
-  int sequences = 0;    // rows of the page table; 0: as many as `rows`
-  bool mtp = false;     // mtp_forward will be called
+  int rows = 1;        // of one step
+  int logit_rows = 1;  // rows of one step whose logits are wanted
+  int context = 1;     // longest sequence, tokens
+  int sequences = 0;   // rows of the page table; 0: as many as `rows`
+  bool mtp = false;    // mtp_forward will be called
 };
 // Bytes make_buffers would take: part of the plan's memory.
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
 Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits);
 
 struct StepInput {
-  const int32_t* token_ids = nullptr;   // [paging.rows]
+  const int32_t* token_ids = nullptr;  // [paging.rows]
   Paging paging{};
   std::span<const int32_t> logit_rows{};  // rows whose logits are wanted, ascending
 };
@@ -151,9 +151,10 @@ StepOutput forward(Forward& f, const StepInput& step);
 
 // The MTP layer (model.md 3.11). Row r: hidden[r] = h_t (or z of the draft before), token_ids[r] = token t+1,
 // paging.positions[r] = t. Gives draft logits (of token t+2) for logit_rows and z for every row (StepOutput::hidden).
-// With `reuse_selection` (later drafts of a round; one row a sequence, sequences numbered as in the step before, at most
-// kMaxReusedDrafts times) the set that the sequence's last row had is used, with the new position appended, instead of
-// running the indexer; index keys are written all the same. `hidden` may be the StepOutput::hidden of either kind of step.
+// With `reuse_selection` (later drafts of a round; one row a sequence, sequences numbered as in the step before, at
+// most kMaxReusedDrafts times) the set that the sequence's last row had is used, with the new position appended,
+// instead of running the indexer; index keys are written all the same. `hidden` may be the StepOutput::hidden of either
+// kind of step.
 inline constexpr int kMaxReusedDrafts = 8;
 StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool reuse_selection);
 

@@ -1,0 +1,46 @@
+// Activations of one step. One block of memory, cut once for the largest step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/model.h"
+
+namespace plumb {
+
+// [T, n] f32 unless said; T is ForwardLimits::rows.
+struct ForwardBuffers {
+  ForwardLimits limits{};
+  std::shared_ptr<std::byte> storage{};
+
+  // The step as kernels see it: padding rows have id 0, position -1 in `topk_positions` and angle 0.
+  int32_t* ids = nullptr;             // [T]
+  int32_t* topk_positions = nullptr;  // [T]; -1 for padding rows, so that they select nothing
+  float* cos = nullptr;               // [T, qk_rope_head_dim / 2]
+  float* sin = nullptr;
+  std::vector<float> inv_freq{};  // [qk_rope_head_dim / 2]
+  float cos_sin_factor = 1;
+
+  Tensor residual{}, x{}, delta{}, shared{}, hidden{};  // [T, hidden_size]
+  Tensor q_latent{};                                    // [T, q_lora_rank]
+  Tensor q{};                                           // [T, heads * qk_head_dim]
+  Tensor kv_a{};                                        // [T, kv_lora_rank + qk_rope_head_dim]
+  Tensor latent{};                                      // [T, kv_lora_rank], written while a tap is set
+  Tensor attention{};                                   // [T, heads * v_head_dim]
+  Tensor index_q{}, index_k{}, index_weights{};         // [T, index_n_heads * index_head_dim], [T, dim], [T, heads]
+  float* index_logits = nullptr;                        // [index_logits_elements]: tiles of [rows, columns]
+  int64_t index_logits_elements = 0;
+  Tensor selection{};                                   // [T, index_topk] i32, of the last full layer
+  Tensor router_logits{}, experts{}, expert_weights{};  // [T, n_routed_experts], [T, k] i32, [T, k]
+  Tensor gathered{}, logits{};                          // [logit_rows, hidden_size], [logit_rows, vocab_size]
+
+  // MTP
+  Tensor eh{};               // [T, 2 * hidden_size]: embedding part, hidden part
+  Tensor z{};                // [T, hidden_size]
+  Tensor mtp_selection{};    // [T, index_topk] i32
+  Tensor draft_sets{};       // [sequences, index_topk + kMaxReusedDrafts] i32: set of each sequence's last row
+  Tensor draft_selection{};  // [T, index_topk + kMaxReusedDrafts] i32: the same in row order
+};
+
+}  // namespace plumb

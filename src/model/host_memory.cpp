@@ -1,0 +1,31 @@
+#include "model/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace plumb {
+
+Result<std::shared_ptr<std::byte>> allocate_host(size_t bytes, const char* purpose) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  const auto failed = [&](const char* why) {
+    return Error{Code::Environment,
+                 "cannot get " + std::to_string(bytes) + " bytes of memory for " + purpose,
+                 why,
+                 {"a shorter --context", "fewer --max-rows", "a machine with more memory"}};
+  };
+  if (bytes > SIZE_MAX / 2) return failed("that is more than the address space");
+  const size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;
+  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return failed(std::strerror(errno));
+  const auto address = reinterpret_cast<uintptr_t>(base);
+  auto* aligned = reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
+  // Only a wish: without huge pages everything still works.
+  if (bytes >= kHugePage) madvise(aligned, size - kHugePage, MADV_HUGEPAGE);
+  return std::shared_ptr<std::byte>(aligned, [base, size](std::byte*) { munmap(base, size); });
+}
+
+}  // namespace plumb
