@@ -1,0 +1,91 @@
+// Every kernel of this build against its contract: the bound against the reference, both promises (the same bits again,
+// and in other batches), nothing written outside, and every violation refused by its field's name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/thread_pool.h"
+#include "op_case.h"
+#include "verify_kernel.h"
+
+namespace plumb::testing {
+namespace {
+
+const Registry& registry() {
+  static const Registry kRegistry = make_registry();
+  return kRegistry;
+}
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const Kernel& kernel : registry().kernels) names.push_back(kernel.contract.name);
+  return names;
+}
+
+class ContractTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  const Kernel& kernel() const { return *registry().find(GetParam()); }
+};
+
+TEST_P(ContractTest, IsKept) {
+  const Contract& contract = kernel().contract;
+  if (!detect_cpu().has(contract.arch)) GTEST_SKIP() << "this machine has no " << to_string(contract.arch);
+  Cases cases = make_cases(contract);
+  ASSERT_FALSE(cases.empty()) << "no test case for " << to_string(contract.op);
+  for (const std::unique_ptr<OpCase>& one : cases) {
+    EXPECT_THAT(verify_kernel(kernel(), registry(), *one), ::testing::IsEmpty())
+        << contract.name << ": " << one->describe();
+  }
+}
+
+TEST_P(ContractTest, RefusesEachViolationByName) {
+  const Contract& contract = kernel().contract;
+  const DeviceInfo device{.name = "all", .isas = {Isa::Generic, contract.arch}};
+  const Call good = accepted_call(contract);
+  ASSERT_THAT(judge(contract, good, device), ::testing::IsEmpty());
+  for (const Violation& violation : violations(contract, good)) {
+    const std::vector<Refusal> refusals = judge(contract, violation.call, violation.device);
+    ASSERT_EQ(refusals.size(), 1u) << contract.name << ": " << violation.field;
+    EXPECT_EQ(refusals[0].field, violation.field) << contract.name;
+    EXPECT_FALSE(refusals[0].have.empty() || refusals[0].wants.empty()) << contract.name << ": " << violation.field;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, ContractTest, ::testing::ValuesIn(kernel_names()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+});
+
+// Kernels of one op that name the same order of additions give the same bits, whatever their row limits.
+TEST(SumOrder, SameNameSameBits) {
+  std::map<std::pair<Op, std::string>, std::vector<const Kernel*>> groups;
+  for (const Kernel& kernel : registry().kernels) {
+    if (!kernel.contract.sum_order.empty() && detect_cpu().has(kernel.contract.arch))
+      groups[{kernel.contract.op, kernel.contract.sum_order}].push_back(&kernel);
+  }
+  for (const auto& [key, kernels] : groups) {
+    for (size_t i = 1; i < kernels.size(); ++i) {
+      for (const std::unique_ptr<OpCase>& one : make_cases(kernels[0]->contract)) {
+        EXPECT_THAT(same_bits(*kernels[0], *kernels[i], registry(), *one), ::testing::IsEmpty())
+            << kernels[0]->contract.name << " and " << kernels[i]->contract.name << ": " << one->describe();
+      }
+    }
+  }
+}
+
+TEST(Registry, NamesAreUniqueAndEveryOpHasAReference) {
+  std::vector<std::string> names = kernel_names();
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+  for (int op = 0; op < kOpCount; ++op) {
+    EXPECT_TRUE(std::any_of(registry().kernels.begin(), registry().kernels.end(), [&](const Kernel& k) {
+      return k.contract.reference && k.contract.op == static_cast<Op>(op);
+    })) << to_string(static_cast<Op>(op));
+  }
+}
+
+}  // namespace
+}  // namespace plumb::testing

@@ -1,0 +1,306 @@
+#include <algorithm>
+#include <set>
+
+#include "kernels/reference/bounds.h"
+#include "matrix_case.h"
+
+namespace plumb::testing {
+namespace {
+
+struct RouterShape {
+  int64_t rows = 1, experts = 8, hidden = 64, k = 2;
+  int n_group = 1, topk_group = 1;
+  bool norm = true;
+  Format format{};
+  Values values = Values::Normal;
+  bool bias = true;
+};
+
+class RouterCase : public MatrixCase {
+ public:
+  RouterCase(const RouterShape& shape, Rng& rng)
+      : shape_(shape),
+        gate_(shape.format, shape.experts, shape.hidden, Values::Normal, rng),
+        bias_(static_cast<size_t>(shape.experts) * 4, 4) {
+    rows_ = shape.rows;
+    padding_row_ = shape.rows >= 3 ? 1 : -1;
+    fill_values(bias_.as<float>(), shape.experts, shape.values == Values::Zeros ? Values::Zeros : Values::Normal, rng);
+    add_input(shape.hidden, shape.values, rng);
+    add_output("logits", shape.experts);
+    add_output("experts", shape.k);
+    add_output("weights", shape.k);
+  }
+  std::string describe() const override {
+    return "router rows " + std::to_string(rows_) + " experts " + std::to_string(shape_.experts) + " k " +
+           std::to_string(shape_.k) + " groups " + std::to_string(shape_.n_group) + " " + shape_.format.to_string() +
+           " " + to_string(shape_.values);
+  }
+  Call call() const override {
+    return {.op = Op::Router,
+            .weight = shape_.format,
+            .m_lo = rows_,
+            .m_hi = rows_,
+            .n = shape_.experts,
+            .k = shape_.hidden,
+            .topk = shape_.k};
+  }
+  bool prepare(const Registry& registry, Layout layout) override { return gate_.prepare(registry, layout); }
+  bool whole() const override { return MatrixCase::whole() && gate_.whole() && bias_.fences_whole(); }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const RouterArgs args = arguments(first, count);
+    kernel.launch(&args, stream);
+  }
+  void expect(Stream& stream) override {
+    MatrixCase::expect(stream);
+    magnitude_ = reference::router_magnitude(arguments(0, rows_));
+  }
+  // Logits as sums; then the choice and its weights against those that follow from the reference's logits, where
+  // experts may change places only within the error of their scores.
+  void check(const Contract& contract, Problems& problems) override {
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (r == padding_row_) continue;
+      compare({.what = "logits",
+               .have = have(0).row(r),
+               .want = want(0).row(r),
+               .count = shape_.experts,
+               .bound = [&](int64_t c) { return bound(contract, 0, r, c); }},
+              problems);
+      check_choice(contract, r, problems);
+    }
+  }
+
+ protected:
+  RouterArgs arguments(int64_t first, int64_t count) {
+    return {.x = in(0).tensor(first, count),
+            .gate = &gate_.get(),
+            .bias = shape_.bias ? bias_.as<float>() : nullptr,
+            .n_group = shape_.n_group,
+            .topk_group = shape_.topk_group,
+            .norm_topk_prob = shape_.norm,
+            .routed_scaling_factor = 2.5f,
+            .experts = output(1).tensor(first, count, DType::I32),
+            .weights = output(2).tensor(first, count),
+            .logits = output(0).tensor(first, count)};
+  }
+  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
+    return bound_of(contract, {}, shape_.hidden, magnitude_[static_cast<size_t>(row * shape_.experts + column)],
+                    static_cast<double>(want(0).row(row)[column]));
+  }
+
+ private:
+  static double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+  void check_choice(const Contract& contract, int64_t r, Problems& problems) {
+    const int32_t* chosen = have(1).ints(r);
+    const std::set<int32_t> unique(chosen, chosen + shape_.k);
+    if (static_cast<int64_t>(unique.size()) != shape_.k || *unique.begin() < 0 || *unique.rbegin() >= shape_.experts) {
+      problems.push_back("experts: not k different ones");
+      return;
+    }
+    double error = 4 * unit_roundoff(DType::F32);  // of a score: sigmoid's slope is at most 1/4
+    for (int64_t e = 0; e < shape_.experts; ++e)
+      error = std::max(error, bound(contract, 0, r, e) / 4 + 4 * unit_roundoff(DType::F32) * (1 + std::fabs(bias(e))));
+    const bool exact = std::equal(have(0).row(r), have(0).row(r) + shape_.experts, want(0).row(r));
+    for (int64_t i = 0; i < shape_.k; ++i) {
+      const int32_t mine = chosen[i];
+      const int32_t theirs = want(1).ints(r)[i];
+      if (mine == theirs) continue;
+      // Where no group limit plays in, the i-th best scores can differ by the error only.
+      const double gap = std::fabs(score(r, mine) - score(r, theirs));
+      if ((exact && shape_.values == Values::Zeros) || (shape_.n_group == 1 && !(gap <= 2 * error)))
+        problems.push_back("experts: another choice");
+    }
+    check_weights(contract, r, problems);
+  }
+
+  void check_weights(const Contract& contract, int64_t r, Problems& problems) {
+    double sum = 0;
+    double error = 0;
+    for (int64_t i = 0; i < shape_.k; ++i) {
+      const int32_t e = have(1).ints(r)[i];
+      sum += sigmoid(static_cast<double>(want(0).row(r)[e]));
+      error += bound(contract, 0, r, e) / 4 + 4 * unit_roundoff(DType::F32);
+    }
+    for (int64_t i = 0; i < shape_.k; ++i) {
+      const double s = sigmoid(static_cast<double>(want(0).row(r)[have(1).ints(r)[i]]));
+      const double norm = shape_.norm ? sum + 1e-20 : 1.0;
+      const double weight = s / norm * 2.5;
+      const double allowed = 2.5 * 2 * error / norm + 4 * unit_roundoff(DType::F32) * weight;
+      if (!(std::fabs(static_cast<double>(have(2).row(r)[i]) - weight) <= allowed))
+        problems.push_back("weights: out of bound");
+    }
+  }
+
+  double bias(int64_t e) { return shape_.bias ? static_cast<double>(bias_.as<float>()[e]) : 0.0; }
+  double score(int64_t r, int32_t e) { return sigmoid(static_cast<double>(want(0).row(r)[e])) + bias(e); }
+
+  RouterShape shape_;
+  TestWeight gate_;
+  Buffer bias_;
+  std::vector<double> magnitude_{};
+};
+
+struct MoeShape {
+  int64_t rows = 1, experts = 6, hidden = 64, inter = 32, k = 2;
+  Format format{};
+  Values values = Values::Normal;
+  Numerics numerics{};
+  bool shared = true;
+};
+
+class MoeCase : public MatrixCase {
+ public:
+  MoeCase(const MoeShape& shape, Rng& rng) : shape_(shape) {
+    rows_ = shape.rows;
+    padding_row_ = shape.rows >= 3 ? 1 : -1;
+    for (int64_t e = 0; e < shape.experts; ++e) {
+      weights_.emplace_back(shape.format, shape.inter, shape.hidden, Values::Normal, rng);
+      weights_.emplace_back(shape.format, shape.inter, shape.hidden, Values::Normal, rng);
+      weights_.emplace_back(shape.format, shape.hidden, shape.inter, Values::Normal, rng);
+      if (shape.format.global_scale)
+        weights_[static_cast<size_t>(3 * e + 1)].mutable_get().source.global_scale *= static_cast<float>(e + 1);
+    }
+    add_input(shape.hidden, shape.values, rng);
+    add_input(shape.k, Values::Normal, rng);  // weights of the choice
+    if (shape.shared) add_input(shape.hidden, Values::Normal, rng);
+    choice_ = std::make_unique<Matrix>(rows_, shape.k);
+    for (int64_t t = 0; t < rows_; ++t) {
+      std::vector<int32_t> ids(static_cast<size_t>(shape.experts));
+      for (size_t e = 0; e < ids.size(); ++e) ids[e] = static_cast<int32_t>(e);
+      std::shuffle(ids.begin(), ids.end(), rng);
+      for (int64_t i = 0; i < shape.k; ++i) choice_->ints(t)[i] = t == padding_row_ ? -1 : ids[static_cast<size_t>(i)];
+    }
+    add_output("y", shape.hidden);
+  }
+  std::string describe() const override {
+    return "moe rows " + std::to_string(rows_) + " hidden " + std::to_string(shape_.hidden) + " inter " +
+           std::to_string(shape_.inter) + " " + shape_.format.to_string() + " " + to_string(shape_.values) +
+           (shape_.numerics.round_bf16 ? " bf16" : "");
+  }
+  Call call() const override {
+    return {.op = Op::Moe,
+            .weight = shape_.format,
+            .m_lo = rows_,
+            .m_hi = rows_,
+            .n = shape_.inter,
+            .k = shape_.hidden,
+            .topk = shape_.k,
+            .numerics = shape_.numerics};
+  }
+  bool prepare(const Registry& registry, Layout layout) override {
+    for (TestWeight& weight : weights_) {
+      if (!weight.prepare(registry, layout)) return false;
+    }
+    return true;
+  }
+  bool whole() const override {
+    return MatrixCase::whole() && choice_->whole() &&
+           std::all_of(weights_.begin(), weights_.end(), [](const TestWeight& w) { return w.whole(); });
+  }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const MoeArgs args = arguments(first, count);
+    kernel.launch(&args, stream);
+  }
+  void check(const Contract& contract, Problems& problems) override {
+    relative_ = relative_of(contract, std::max(shape_.hidden, shape_.inter) + shape_.k) +
+                (shape_.numerics.round_bf16 ? 6 * unit_roundoff(DType::BF16) : 0.0);
+    magnitude_ = reference::moe_magnitude(arguments(0, rows_), relative_);
+    MatrixCase::check(contract, problems);
+  }
+
+ protected:
+  MoeArgs arguments(int64_t first, int64_t count) {
+    for (std::vector<Weight>& part : parts_) part.clear();
+    for (size_t i = 0; i < weights_.size(); ++i) parts_[i % 3].push_back(weights_[i].get());
+    return {.gate = parts_[0],
+            .up = parts_[1],
+            .down = parts_[2],
+            .x = in(0).tensor(first, count),
+            .experts = choice_->tensor(first, count, DType::I32),
+            .weights = in(1).tensor(first, count),
+            .shared = shape_.shared ? in(2).tensor(first, count) : Tensor{},
+            .y = output(0).tensor(first, count),
+            .numerics = shape_.numerics};
+  }
+  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
+    return bound_of(contract, shape_.numerics, 0, 0, static_cast<double>(want(0).row(row)[column])) +
+           relative_ * magnitude_[static_cast<size_t>(row * shape_.hidden + column)];
+  }
+
+ private:
+  MoeShape shape_;
+  std::vector<TestWeight> weights_{};
+  std::vector<Weight> parts_[3]{};
+  std::unique_ptr<Matrix> choice_{};
+  double relative_ = 0;
+  std::vector<double> magnitude_{};
+};
+
+void add_router_cases(const Contract& contract, Cases& out) {
+  Rng rng(2);
+  for (const Format& format : contract.weight) {
+    const int64_t k_step = std::max<int64_t>(contract.limits.k_multiple, format.element == DType::F4E2M1 ? 16 : 1);
+    for (const int64_t hidden : edge_sizes({1, 80, 160}, k_step, contract.limits.k_max)) {
+      for (const int64_t rows : edge_rows(contract, {1, 4, 19}))
+        out.push_back(std::make_unique<RouterCase>(RouterShape{.rows = rows, .hidden = hidden, .format = format}, rng));
+    }
+    const int64_t hidden = edge_sizes({96}, k_step, 0)[0];
+    const int64_t rows = edge_rows(contract, {5}).front();
+    for (const Values values : kAllValues) {
+      out.push_back(std::make_unique<RouterCase>(
+          RouterShape{.rows = rows, .experts = 24, .hidden = hidden, .k = 8, .format = format, .values = values}, rng));
+    }
+    out.push_back(std::make_unique<RouterCase>(RouterShape{.rows = rows,
+                                                           .experts = 16,
+                                                           .hidden = hidden,
+                                                           .k = 4,
+                                                           .n_group = 4,
+                                                           .topk_group = 2,
+                                                           .norm = false,
+                                                           .format = format},
+                                               rng));
+    out.push_back(std::make_unique<RouterCase>(
+        RouterShape{.rows = rows, .experts = 256, .hidden = hidden, .k = 8, .format = format, .bias = false}, rng));
+  }
+}
+
+void add_moe_cases(const Contract& contract, Cases& out) {
+  Rng rng(3);
+  for (const Format& format : contract.weight) {
+    const int64_t step = std::max<int64_t>(
+        {contract.limits.k_multiple, contract.limits.n_multiple, format.element == DType::F4E2M1 ? 16 : 1});
+    for (const int64_t inter : edge_sizes({1, 48}, step, 0)) {
+      for (const int64_t hidden : edge_sizes({33, 144}, step, 0)) {
+        for (const int64_t rows : edge_rows(contract, {1, 2, 3, 40})) {
+          out.push_back(std::make_unique<MoeCase>(
+              MoeShape{.rows = rows, .hidden = hidden, .inter = inter, .format = format, .shared = rows != 2}, rng));
+        }
+      }
+    }
+    const int64_t size = edge_sizes({64}, step, 0)[0];
+    for (const Values values : kAllValues)
+      out.push_back(std::make_unique<MoeCase>(MoeShape{.rows = edge_rows(contract, {4}).front(),
+                                                       .hidden = size,
+                                                       .inter = size,
+                                                       .format = format,
+                                                       .values = values},
+                                              rng));
+    for (const Numerics& numerics : edge_numerics(contract)) {
+      out.push_back(std::make_unique<MoeCase>(MoeShape{.rows = edge_rows(contract, {4}).front(),
+                                                       .hidden = size,
+                                                       .inter = size,
+                                                       .format = format,
+                                                       .numerics = numerics},
+                                              rng));
+    }
+  }
+}
+
+}  // namespace
+
+void add_expert_cases(const Contract& contract, Cases& out) {
+  if (contract.op == Op::Router) add_router_cases(contract, out);
+  if (contract.op == Op::Moe) add_moe_cases(contract, out);
+}
+
+}  // namespace plumb::testing

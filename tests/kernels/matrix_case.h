@@ -1,0 +1,162 @@
+// OpCase whose data are matrices with a row per row of the step.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "op_case.h"
+
+namespace plumb::testing {
+
+// [rows, columns] of 32-bit elements, rows farther apart than they are long; the gaps are fences too.
+class Matrix {
+ public:
+  Matrix(int64_t rows, int64_t columns)
+      : rows_(rows), columns_(columns), buffer_(static_cast<size_t>(rows * ld()) * 4, 4) {}
+
+  void fill(Values values, Rng& rng) {
+    for (int64_t r = 0; r < rows_; ++r) fill_values(row(r), columns_, values, rng);
+  }
+  void fill_row(int64_t r, float value) { std::fill_n(row(r), columns_, value); }
+  // Rows only: what lies between them stays a fence.
+  void poison(uint8_t byte) {
+    for (int64_t r = 0; r < rows_; ++r) std::memset(row(r), byte, static_cast<size_t>(columns_) * 4);
+  }
+  float* row(int64_t r) { return buffer_.as<float>() + r * ld(); }
+  const float* row(int64_t r) const { return buffer_.as<float>() + r * ld(); }
+  const int32_t* ints(int64_t r) const { return buffer_.as<int32_t>() + r * ld(); }
+  int32_t* ints(int64_t r) { return buffer_.as<int32_t>() + r * ld(); }
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  Tensor tensor(int64_t first, int64_t count, DType type = DType::F32) {
+    Tensor view(row(first), type, {count, columns_});
+    view.ld = ld();
+    return view;
+  }
+  void copy_from(const Matrix& other) { buffer_.copy_from(other.buffer_); }
+  bool same_as(const Matrix& other) const { return buffer_.same_as(other.buffer_); }
+  bool whole() const {
+    if (!buffer_.fences_whole()) return false;
+    for (int64_t r = 0; r < rows_; ++r) {
+      const std::byte* gap = reinterpret_cast<const std::byte*>(row(r) + columns_);
+      for (size_t i = 0; i < kGap * 4; ++i) {
+        if (gap[i] != std::byte{kFenceByte}) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kGap = 5;
+  int64_t ld() const { return columns_ + static_cast<int64_t>(kGap); }
+  int64_t rows_;
+  int64_t columns_;
+  Buffer buffer_;
+};
+
+class MatrixCase : public OpCase {
+ public:
+  void reset(uint8_t poison) override {
+    for (Output& output : outputs_) {
+      output.matrix->poison(poison);
+      if (output.original) output.matrix->copy_from(*output.original);
+    }
+  }
+
+  std::vector<std::byte> outputs() const override {
+    std::vector<std::byte> bytes;
+    for (const Output& output : outputs_) {
+      for (int64_t r = 0; r < output.matrix->rows(); ++r) {
+        if (r != padding_row_) append(bytes, output.matrix->row(r), static_cast<size_t>(output.matrix->columns()) * 4);
+      }
+    }
+    return bytes;
+  }
+
+  void expect(Stream& stream) override {
+    reset(0x5a);
+    launch(reference_of(call().op), stream, 0, rows_);
+    for (Output& output : outputs_) {
+      output.want = std::make_unique<Matrix>(output.matrix->rows(), output.matrix->columns());
+      output.want->copy_from(*output.matrix);
+    }
+  }
+
+  void check(const Contract& contract, Problems& problems) override {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      const Output& output = outputs_[i];
+      for (int64_t r = 0; r < output.matrix->rows(); ++r) {
+        if (r == padding_row_) continue;
+        compare({.what = output.name,
+                 .have = output.matrix->row(r),
+                 .want = output.want->row(r),
+                 .count = output.matrix->columns(),
+                 .bound = [&](int64_t c) { return bound(contract, i, r, c); }},
+                problems);
+      }
+    }
+  }
+
+  bool whole() const override {
+    for (const Output& output : outputs_) {
+      if (!output.matrix->whole()) return false;
+    }
+    for (const Input& input : inputs_) {
+      if (!input.matrix->whole() || !input.matrix->same_as(*input.original)) return false;
+    }
+    return true;
+  }
+
+ protected:
+  struct Input {
+    std::unique_ptr<Matrix> matrix{};
+    std::unique_ptr<Matrix> original{};
+  };
+  struct Output {
+    const char* name = "";
+    std::unique_ptr<Matrix> matrix{};
+    std::unique_ptr<Matrix> original{};  // of what is read before it is written
+    std::unique_ptr<Matrix> want{};
+  };
+
+  // Allowed error of output `index`, element (row, column).
+  virtual double bound(const Contract& contract, size_t index, int64_t row, int64_t column) = 0;
+
+  // Padding rows hold NaN.
+  Matrix& add_input(std::unique_ptr<Matrix> matrix) {
+    if (padding_row_ >= 0) matrix->fill_row(padding_row_, std::numeric_limits<float>::quiet_NaN());
+    auto original = std::make_unique<Matrix>(matrix->rows(), matrix->columns());
+    original->copy_from(*matrix);
+    inputs_.push_back({.matrix = std::move(matrix), .original = std::move(original)});
+    return *inputs_.back().matrix;
+  }
+  Matrix& add_input(int64_t columns, Values values, Rng& rng) {
+    auto matrix = std::make_unique<Matrix>(rows_, columns);
+    matrix->fill(values, rng);
+    return add_input(std::move(matrix));
+  }
+  Matrix& add_output(const char* name, int64_t columns) {
+    outputs_.push_back({.name = name, .matrix = std::make_unique<Matrix>(rows_, columns)});
+    return *outputs_.back().matrix;
+  }
+  Matrix& add_in_out(const char* name, int64_t columns, Values values, Rng& rng) {
+    Matrix& matrix = add_output(name, columns);
+    matrix.fill(values, rng);
+    if (padding_row_ >= 0) matrix.fill_row(padding_row_, std::numeric_limits<float>::quiet_NaN());
+    outputs_.back().original = std::make_unique<Matrix>(rows_, columns);
+    outputs_.back().original->copy_from(matrix);
+    return matrix;
+  }
+  const Matrix& want(size_t index) const { return *outputs_[index].want; }
+  const Matrix& have(size_t index) const { return *outputs_[index].matrix; }
+  Matrix& output(size_t index) { return *outputs_[index].matrix; }
+  Matrix& in(size_t index) { return *inputs_[index].matrix; }
+
+  int64_t padding_row_ = -1;
+
+ private:
+  std::vector<Output> outputs_{};
+  std::vector<Input> inputs_{};
+};
+
+}  // namespace plumb::testing

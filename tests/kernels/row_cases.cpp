@@ -1,0 +1,281 @@
+#include "matrix_case.h"
+#include "tensor/encode.h"
+
+namespace plumb::testing {
+namespace {
+
+class EmbedCase : public MatrixCase {
+ public:
+  EmbedCase(const Format& format, int64_t rows, int64_t hidden, Numerics numerics, Rng& rng)
+      : table_(format, 19, hidden, Values::Normal, rng), numerics_(numerics) {
+    rows_ = rows;
+    padding_row_ = rows >= 3 ? 1 : -1;
+    for (int64_t t = 0; t < rows; ++t) ids_.push_back(t == padding_row_ ? -7 : static_cast<int32_t>(rng() % 19));
+    ids_.back() = 18;
+    add_output("y", hidden);
+  }
+  std::string describe() const override {
+    return "embed rows " + std::to_string(rows_) + " " + table_.get().format().to_string();
+  }
+  Call call() const override {
+    return {.op = Op::Embed,
+            .weight = table_.get().format(),
+            .m_lo = rows_,
+            .m_hi = rows_,
+            .n = table_.get().n(),
+            .k = table_.get().k(),
+            .numerics = numerics_};
+  }
+  bool prepare(const Registry& registry, Layout layout) override { return table_.prepare(registry, layout); }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const EmbedArgs args{
+        .ids = ids_.data() + first, .table = &table_.get(), .y = output(0).tensor(first, count), .numerics = numerics_};
+    kernel.launch(&args, stream);
+  }
+
+ protected:
+  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }  // decoding is exact
+
+ private:
+  TestWeight table_;
+  Numerics numerics_;
+  std::vector<int32_t> ids_{};
+};
+
+struct RowShape {
+  int64_t rows = 1, n = 1;
+  Values values = Values::Normal;
+  Numerics numerics{};
+  bool in_place = false;
+};
+
+std::string describe_row(const char* op, const RowShape& s) {
+  return std::string(op) + " rows " + std::to_string(s.rows) + " n " + std::to_string(s.n) + " " + to_string(s.values) +
+         (s.numerics.round_bf16 ? " bf16" : "") + (s.in_place ? " in place" : "");
+}
+
+// A norm's relative error: half of that of the mean of squares (all terms positive), and a few roundings.
+double norm_bound(const Contract& contract, const RowShape& shape, double result) {
+  const double steps = shape.numerics.norm_two_roundings ? 2 : 0;
+  return bound_of(contract, shape.numerics, shape.n / 2 + 4, std::fabs(result), result) +
+         steps * unit_roundoff(DType::BF16) * std::fabs(result);
+}
+
+class NormCase : public MatrixCase {
+ public:
+  NormCase(Op op, const RowShape& shape, Rng& rng)
+      : op_(op), shape_(shape), weight_(static_cast<size_t>(shape.n) * 4, 4) {
+    rows_ = shape.rows;
+    padding_row_ = shape.rows >= 3 ? 1 : -1;
+    fill_values(weight_.as<float>(), shape.n, Values::Normal, rng);
+    if (op == Op::AddRmsNorm) {
+      add_input(shape.n, shape.values, rng);
+      add_in_out("residual", shape.n, shape.values, rng);
+      add_output("y", shape.n);
+    } else if (shape.in_place) {
+      add_in_out("y", shape.n, shape.values, rng);
+    } else {
+      add_input(shape.n, shape.values, rng);
+      add_output("y", shape.n);
+    }
+  }
+  std::string describe() const override { return describe_row(to_string(op_).c_str(), shape_); }
+  Call call() const override {
+    return {.op = op_, .m_lo = rows_, .m_hi = rows_, .k = shape_.n, .numerics = shape_.numerics};
+  }
+  bool whole() const override { return MatrixCase::whole() && weight_.fences_whole(); }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    if (op_ == Op::AddRmsNorm) {
+      const AddRmsNormArgs args{.residual = output(0).tensor(first, count),
+                                .delta = in(0).tensor(first, count),
+                                .weight = weight_.as<float>(),
+                                .eps = 1e-5,
+                                .y = output(1).tensor(first, count),
+                                .numerics = shape_.numerics};
+      return kernel.launch(&args, stream);
+    }
+    const Tensor x = shape_.in_place ? output(0).tensor(first, count) : in(0).tensor(first, count);
+    const RmsNormArgs args{.x = x,
+                           .weight = weight_.as<float>(),
+                           .eps = 1e-6,
+                           .y = output(0).tensor(first, count),
+                           .numerics = shape_.numerics};
+    kernel.launch(&args, stream);
+  }
+
+ protected:
+  double bound(const Contract& contract, size_t index, int64_t row, int64_t column) override {
+    const double result = static_cast<double>(want(index).row(row)[column]);
+    if (op_ == Op::AddRmsNorm && index == 0) return 0;  // one addition, correctly rounded
+    return norm_bound(contract, shape_, result);
+  }
+
+ private:
+  Op op_;
+  RowShape shape_;
+  Buffer weight_;
+};
+
+struct RopeShape {
+  int64_t rows = 1;
+  int heads = 1, head_dim = 8, offset = 0, rope_dim = 8;
+  bool interleaved = true;
+  Values values = Values::Normal;
+  Numerics numerics{};
+};
+
+class RopeCase : public MatrixCase {
+ public:
+  RopeCase(const RopeShape& shape, Rng& rng) : shape_(shape) {
+    rows_ = shape.rows;
+    padding_row_ = shape.rows >= 3 ? 1 : -1;
+    const int half = shape.rope_dim / 2;
+    for (int64_t i = 0; i < rows_ * half; ++i) {
+      const double angle = static_cast<double>(rng() % 100000) * 0.01;
+      cos_.push_back(static_cast<float>(std::cos(angle)));
+      sin_.push_back(static_cast<float>(std::sin(angle)));
+    }
+    add_in_out("x", int64_t{shape.heads} * shape.head_dim, shape.values, rng);
+    original_ = std::make_unique<Matrix>(rows_, int64_t{shape.heads} * shape.head_dim);
+    original_->copy_from(output(0));
+  }
+  std::string describe() const override {
+    return "rope rows " + std::to_string(rows_) + " heads " + std::to_string(shape_.heads) + " dim " +
+           std::to_string(shape_.rope_dim) + (shape_.interleaved ? " interleaved " : " half-split ") +
+           to_string(shape_.values);
+  }
+  Call call() const override {
+    return {.op = Op::Rope, .m_lo = rows_, .m_hi = rows_, .heads = shape_.heads, .numerics = shape_.numerics};
+  }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const int half = shape_.rope_dim / 2;
+    const RopeArgs args{.x = output(0).tensor(first, count),
+                        .heads = shape_.heads,
+                        .head_dim = shape_.head_dim,
+                        .offset = shape_.offset,
+                        .rope_dim = shape_.rope_dim,
+                        .interleaved = shape_.interleaved,
+                        .cos = cos_.data() + first * half,
+                        .sin = sin_.data() + first * half,
+                        .numerics = shape_.numerics};
+    kernel.launch(&args, stream);
+  }
+
+ protected:
+  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
+    const int i = static_cast<int>(column % shape_.head_dim) - shape_.offset;
+    if (i < 0 || i >= shape_.rope_dim) return 0;  // left alone
+    const int64_t partner = shape_.interleaved        ? column ^ 1
+                            : i < shape_.rope_dim / 2 ? column + shape_.rope_dim / 2
+                                                      : column - shape_.rope_dim / 2;
+    const double magnitude = std::fabs(static_cast<double>(original_->row(row)[column])) +
+                             std::fabs(static_cast<double>(original_->row(row)[partner]));
+    const double bf16 = shape_.numerics.round_bf16 ? 2 * unit_roundoff(DType::BF16) : 0;
+    return bound_of(contract, shape_.numerics, 2, magnitude, static_cast<double>(want(0).row(row)[column])) +
+           bf16 * magnitude;
+  }
+
+ private:
+  RopeShape shape_;
+  std::vector<float> cos_{}, sin_{};
+  std::unique_ptr<Matrix> original_{};
+};
+
+class GatherCase : public MatrixCase {
+ public:
+  GatherCase(int64_t rows, int64_t n, Rng& rng) : n_(n), x_(std::make_unique<Matrix>(23, n)) {
+    rows_ = rows;
+    x_->fill(Values::Normal, rng);
+    for (int64_t i = 0; i < rows; ++i) pick_.push_back(static_cast<int32_t>(rng() % 23));
+    pick_.back() = 22;
+    add_output("y", n);
+  }
+  std::string describe() const override {
+    return "gather_rows rows " + std::to_string(rows_) + " n " + std::to_string(n_);
+  }
+  Call call() const override { return {.op = Op::GatherRows, .m_lo = rows_, .m_hi = rows_, .k = n_}; }
+  bool whole() const override { return MatrixCase::whole() && x_->whole(); }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const GatherRowsArgs args{
+        .x = x_->tensor(0, 23), .rows = pick_.data() + first, .y = output(0).tensor(first, count)};
+    kernel.launch(&args, stream);
+  }
+
+ protected:
+  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }
+
+ private:
+  int64_t n_;
+  std::unique_ptr<Matrix> x_;
+  std::vector<int32_t> pick_{};
+};
+
+void add_norms(const Contract& contract, Cases& out, Rng& rng) {
+  const std::vector<int64_t> sizes = edge_sizes({1, 17, 256, 771}, contract.limits.k_multiple, contract.limits.k_max);
+  for (const int64_t rows : edge_rows(contract, {1, 3, 20})) {
+    for (const int64_t n : sizes) {
+      for (const Numerics& numerics : edge_numerics(contract)) {
+        out.push_back(std::make_unique<NormCase>(
+            contract.op,
+            RowShape{.rows = rows, .n = n, .numerics = numerics, .in_place = contract.op == Op::RmsNorm && rows == 3},
+            rng));
+      }
+    }
+  }
+  for (const Values values : kAllValues)
+    out.push_back(
+        std::make_unique<NormCase>(contract.op, RowShape{.rows = 2, .n = sizes.back(), .values = values}, rng));
+}
+
+}  // namespace
+
+void add_row_cases(const Contract& contract, Cases& out) {
+  Rng rng(4);
+  if (contract.op == Op::Embed) {
+    for (const Format& format : contract.weight) {
+      for (const int64_t rows : edge_rows(contract, {1, 4, 33})) {
+        for (const Numerics& numerics : edge_numerics(contract)) {
+          for (const int64_t hidden : edge_sizes({16, 272}, contract.limits.k_multiple, contract.limits.k_max))
+            out.push_back(std::make_unique<EmbedCase>(format, rows, hidden, numerics, rng));
+        }
+      }
+    }
+  }
+  if (contract.op == Op::RmsNorm || contract.op == Op::AddRmsNorm) add_norms(contract, out, rng);
+  if (contract.op == Op::Rope) {
+    for (const int64_t rows : edge_rows(contract, {1, 3, 17})) {
+      for (const bool interleaved : {true, false}) {
+        for (const Numerics& numerics : edge_numerics(contract)) {
+          out.push_back(std::make_unique<RopeCase>(RopeShape{.rows = rows,
+                                                             .heads = 3,
+                                                             .head_dim = 40,
+                                                             .offset = 24,
+                                                             .rope_dim = 16,
+                                                             .interleaved = interleaved,
+                                                             .numerics = numerics},
+                                                   rng));
+          out.push_back(std::make_unique<RopeCase>(RopeShape{.rows = rows,
+                                                             .heads = 2,
+                                                             .head_dim = 256,
+                                                             .offset = 192,
+                                                             .rope_dim = 64,
+                                                             .interleaved = interleaved,
+                                                             .numerics = numerics},
+                                                   rng));
+          out.push_back(std::make_unique<RopeCase>(
+              RopeShape{.rows = rows, .head_dim = 10, .rope_dim = 6, .interleaved = interleaved, .numerics = numerics},
+              rng));
+        }
+        for (const Values values : kAllValues)
+          out.push_back(
+              std::make_unique<RopeCase>(RopeShape{.rows = rows, .interleaved = interleaved, .values = values}, rng));
+      }
+    }
+  }
+  if (contract.op == Op::GatherRows) {
+    for (const int64_t rows : edge_rows(contract, {1, 5, 40}))
+      out.push_back(std::make_unique<GatherCase>(rows, 37, rng));
+  }
+}
+
+}  // namespace plumb::testing
