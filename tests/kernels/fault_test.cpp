@@ -106,7 +106,9 @@ struct Planted {
 Contract contract_of(Op op) {
   Contract contract = reference_of(op).contract;
   contract.name = "planted";
-  contract.weight = {kBf16, kFp8BlockF32, kNvfp4};
+  const bool weighs =
+      op == Op::Embed || op == Op::Linear || op == Op::MlaAttend || op == Op::Router || op == Op::Mlp || op == Op::Moe;
+  contract.weight = weighs ? std::vector<Format>{kBf16, kFp8BlockF32, kNvfp4} : std::vector<Format>{};
   return contract;
 }
 
