@@ -1,4 +1,5 @@
 // Every kernel of this build, in one list.
+#include "kernels/cpu/strip16_kernels.h"
 #include "kernels/reference/reference.h"
 #include "ops/kernel.h"
 
@@ -14,6 +15,8 @@ void append(std::vector<Kernel>& to, std::vector<Kernel> from) {
 Registry make_registry() {
   Registry registry;
   append(registry.kernels, reference_kernels());
+  append(registry.kernels, cpu_strip_kernels());
+  registry.conversions = cpu_conversions();
   return registry;
 }
 
