@@ -129,6 +129,17 @@ bool is_alphabetic(char32_t c) {
 
 bool is_decimal(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
 
+bool is_cased(char32_t c) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
+}
+bool is_upper(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LU; }
+bool is_lower(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LL; }
+bool is_numeric(char32_t c) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
+}
+
 bool is_word(char32_t c) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   // Lu..Lo, Mn..Me, Nd; then letter-like numbers, joiners and connectors (Unicode technical standard 18, annex C).

@@ -32,6 +32,10 @@ bool is_white_space(char32_t c);
 bool is_python_space(char32_t c);
 bool is_alphabetic(char32_t c);  // general categories L*
 bool is_decimal(char32_t c);     // general category Nd
+bool is_cased(char32_t c);       // general categories Lu, Ll, Lt
+bool is_upper(char32_t c);       // Lu
+bool is_lower(char32_t c);       // Ll
+bool is_numeric(char32_t c);     // general categories N*
 bool is_word(char32_t c);        // letters, marks, numbers and connectors, as `\w` of Unicode regular expressions
 
 std::string upper(char32_t c);  // full mapping: may be several characters
