@@ -1,0 +1,137 @@
+// POST /v1/chat/completions and /v1/completions.
+#include <algorithm>
+
+#include "serve/generation.h"
+#include "serve/handlers.h"
+#include "serve/prompt.h"
+
+namespace plumb {
+
+namespace {
+
+using Prepared = std::variant<GenerationRequest, ApiError>;
+
+Prepared prepare_chat(const ServeContext& context, const LoadedModel& model, const HttpRequest& http) {
+  ParsedChat parsed = parse_chat_request(http.body, model.limits);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& chat = std::get<ChatRequest>(parsed);
+  std::variant<std::string, ApiError> name = served_model(context, chat.common.model);
+  if (const auto* error = std::get_if<ApiError>(&name)) return *error;
+  std::variant<RenderedPrompt, ApiError> rendered = render_chat(context, model, chat);
+  if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
+  auto& prompt = std::get<RenderedPrompt>(rendered);
+  GenerationRequest request;
+  request.endpoint = Endpoint::Chat;
+  request.common = std::move(chat.common);
+  request.model = std::get<std::string>(std::move(name));
+  request.separate_reasoning = chat.separate_reasoning;
+  request.stop_in_reasoning = chat.stop_in_reasoning;
+  request.prompts.push_back(
+      {.ids = std::move(prompt.ids), .text = std::move(prompt.text), .reasoning = prompt.reasoning});
+  return request;
+}
+
+std::variant<PromptInput, ApiError> prompt_input(const LoadedModel& model, Prompt&& prompt, bool echo,
+                                                 bool skip_special) {
+  const Tokenizer& tokenizer = *model.services.tokenizer;
+  PromptInput input;
+  if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
+    input.ids = std::move(*ids);
+    if (echo) input.text = tokenizer.decode(input.ids, skip_special);
+    return input;
+  }
+  input.text = std::get<std::string>(std::move(prompt));
+  Result<std::vector<int32_t>> ids = tokenizer.encode(input.text, {.add_special_tokens = true});
+  if (!ids) return bad_request("prompt", ids.error().to_string());
+  input.ids = *std::move(ids);
+  return input;
+}
+
+Prepared prepare_completion(const ServeContext& context, const LoadedModel& model, const HttpRequest& http) {
+  ParsedCompletion parsed = parse_completion_request(http.body, model.limits);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  auto& completion = std::get<CompletionRequest>(parsed);
+  std::variant<std::string, ApiError> name = served_model(context, completion.common.model);
+  if (const auto* error = std::get_if<ApiError>(&name)) return *error;
+  GenerationRequest request;
+  request.endpoint = Endpoint::Completion;
+  request.model = std::get<std::string>(std::move(name));
+  request.echo = completion.echo;
+  request.prompt_only = completion.prompt_only;
+  for (Prompt& prompt : completion.prompts) {
+    std::variant<PromptInput, ApiError> input =
+        prompt_input(model, std::move(prompt), completion.echo, completion.common.skip_special_tokens);
+    if (const auto* error = std::get_if<ApiError>(&input)) return *error;
+    request.prompts.push_back(std::get<PromptInput>(std::move(input)));
+  }
+  request.common = std::move(completion.common);
+  return request;
+}
+
+using Prepare = Prepared (*)(const ServeContext&, const LoadedModel&, const HttpRequest&);
+
+void generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange, Prepare prepare) {
+  const LoadedModel* model = ready_model(context, *exchange);
+  if (model == nullptr || !json_body(*exchange)) return;
+  run_in_pool(context, exchange, [&context, model, exchange, prepare]() -> std::function<void()> {
+    const auto prepared = std::make_shared<Prepared>(prepare(context, *model, exchange->request()));
+    return [&context, model, exchange, prepared] {
+      if (const auto* error = std::get_if<ApiError>(prepared.get())) return exchange->respond(error_response(*error));
+      auto& request = std::get<GenerationRequest>(*prepared);
+      std::make_shared<Generation>(context, *model, exchange, std::move(request))->start();
+    };
+  });
+}
+
+}  // namespace
+
+void handle_chat(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  generate(context, exchange, prepare_chat);
+}
+
+void handle_completion(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  generate(context, exchange, prepare_completion);
+}
+
+const LoadedModel* ready_model(ServeContext& context, Exchange& exchange) {
+  const LoadedModel* model = context.model.load(std::memory_order_acquire);
+  const ServerState state = context.state.load(std::memory_order_acquire);
+  if (model != nullptr && state == ServerState::Ready) return model;
+  const std::string name(state_name(state));
+  exchange.respond(error_response(unavailable("the server is not ready: " + name, name, 5)));
+  return nullptr;
+}
+
+void run_in_pool(ServeContext& context, const std::shared_ptr<Exchange>& exchange,
+                 std::function<std::function<void()>()> work) {
+  const bool taken = context.pool.try_submit([exchange, job = std::move(work)] { exchange->post(job()); });
+  if (taken) return;
+  exchange->respond(error_response({.status = 429,
+                                    .message = "too many requests wait to be read",
+                                    .type = "rate_limit_error",
+                                    .code = "queue_full",
+                                    .retry_after_s = 1}));
+}
+
+bool json_body(Exchange& exchange) {
+  std::string_view type = exchange.request().header("content-type");
+  type = type.substr(0, type.find(';'));
+  while (type.ends_with(' ')) type.remove_suffix(1);
+  std::string lower(type);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
+  if (lower.empty() || lower == "application/json" || lower.ends_with("+json")) return true;
+  exchange.respond(error_response(bad_request(
+      "", "the content type is " + lower.substr(0, 80) + ", expected application/json", "unsupported_content_type")));
+  return false;
+}
+
+std::variant<std::string, ApiError> served_model(const ServeContext& context, const std::string& asked) {
+  const std::vector<std::string>& names = context.options.served_names;
+  if (asked.empty()) return names.front();
+  if (context.options.accept_any_model || std::find(names.begin(), names.end(), asked) != names.end()) return asked;
+  return not_found("the model '" + asked.substr(0, 200) + "' is not served here; '" + names.front() + "' is", "model",
+                   "model_not_found");
+}
+
+}  // namespace plumb

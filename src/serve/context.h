@@ -1,0 +1,39 @@
+// What the handlers share: options, the model once it is there, the pool, the metrics.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/thread_pool.h"
+#include "engine/engine_api.h"
+#include "serve/choice_text.h"
+#include "serve/metrics.h"
+#include "serve/openai_request.h"
+#include "serve/server.h"
+
+namespace plumb {
+
+// ModelServices and what follows from them; immutable once published.
+struct LoadedModel {
+  ModelServices services{};
+  ThinkTags tags{};
+  RequestLimits limits{};
+};
+
+struct ServeContext {
+  explicit ServeContext(ServerOptions given)
+      : options(std::move(given)), pool(options.pool_threads, static_cast<size_t>(options.pool_queue)) {}
+
+  const ServerOptions options;
+  std::atomic<ServerState> state{ServerState::Loading};
+  std::atomic<const LoadedModel*> model{nullptr};  // published once, owned by the Server
+  std::atomic<const std::string*> verification{nullptr};
+  Metrics metrics{};
+  std::function<int()> connections{};  // open ones, for the metrics; set before the server starts
+  JobPool pool;
+};
+
+}  // namespace plumb

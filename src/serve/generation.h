@@ -1,0 +1,90 @@
+// One request's generation, from its token ids to the answer's last byte: submits a sequence for each choice, turns
+// tokens into text, writes the answer. Lives on its connection's I/O thread; the engine reaches it through
+// Exchange::wake alone.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/context.h"
+#include "serve/openai_request.h"
+#include "serve/openai_response.h"
+#include "serve/reasoning_parser.h"
+
+namespace plumb {
+
+struct PromptInput {
+  std::vector<int32_t> ids{};
+  std::string text{};  // for echo
+  ReasoningParser::Start reasoning = ReasoningParser::Start::Off;
+};
+
+struct GenerationRequest {
+  Endpoint endpoint = Endpoint::Chat;
+  CommonFields common{};
+  std::vector<PromptInput> prompts{};
+  std::string model{};  // as the answer names it
+  bool echo = false;
+  bool prompt_only = false;
+  bool separate_reasoning = true;
+  bool stop_in_reasoning = false;
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(ServeContext& context, const LoadedModel& model, std::shared_ptr<Exchange> exchange,
+             GenerationRequest request);
+
+  // Checks the lengths, submits, and answers with an error if that fails.
+  void start();
+
+ private:
+  struct Choice {
+    int index = 0;
+    size_t prompt = 0;
+    std::shared_ptr<TokenStream> stream{};
+    ChoiceText text;
+    ChoiceDelta pending{};  // streamed: not sent yet
+    WholeChoice whole{};    // gathered, when not streamed or when the prompt's logprobs come last
+    int64_t text_offset = 0;
+    bool stopped = false;  // a stop string matched; the engine has been told
+    bool done = false;
+    std::string_view reason{};
+  };
+
+  std::optional<ApiError> check_lengths();
+  std::optional<ApiError> submit_all();
+  GenerateRequest engine_request(const Choice& choice, int number) const;
+  Choice make_choice(int index, size_t prompt) const;
+  ResponseFacts response_facts() const;
+  void begin_answer();
+  void on_tokens();
+  void take(Choice& choice);
+  void on_token(Choice& choice, const TokenEvent& event);
+  void on_end(Choice& choice, const TokenEvent& event);
+  void emit(Choice& choice);
+  void finish_choice(Choice& choice, ChoiceEnd end);
+  void finish_prompt(Choice& choice);
+  void finish();
+  void fail(const ApiError& error);
+  void cancel_all();
+  UsageFacts usage() const;
+  void record(std::string_view reason);
+  bool gathers() const { return !request_.common.stream || late_prompt_; }
+
+  ServeContext& context_;
+  const LoadedModel& model_;
+  std::shared_ptr<Exchange> exchange_;
+  GenerationRequest request_;
+  ResponseWriter writer_;
+  const bool late_prompt_;  // echo with logprobs: those of the prompt are known only at the end
+  int64_t deadline_us_ = 0;
+  std::vector<Choice> choices_{};
+  std::vector<TokenEvent> events_{};
+  size_t open_choices_ = 0;
+  bool over_ = false;
+  int64_t first_token_us_ = 0, last_token_us_ = 0;
+};
+
+}  // namespace plumb

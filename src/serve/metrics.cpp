@@ -1,0 +1,130 @@
+#include "serve/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include "engine/engine_api.h"
+
+namespace plumb {
+
+namespace {
+
+using prometheus::Histogram;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+const Histogram::BucketBoundaries& seconds_buckets() {
+  static const Histogram::BucketBoundaries kBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                                       1,     2.5,    5,     10,   30,    60,   120, 300};
+  return kBuckets;
+}
+
+const Histogram::BucketBoundaries& token_buckets() {
+  static const Histogram::BucketBoundaries kBuckets = {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576};
+  return kBuckets;
+}
+
+MetricFamily single(std::string name, std::string help, MetricType type, double value) {
+  MetricFamily family;
+  family.name = std::move(name);
+  family.help = std::move(help);
+  family.type = type;
+  prometheus::ClientMetric metric;
+  if (type == MetricType::Counter) metric.counter.value = value;
+  if (type == MetricType::Gauge) metric.gauge.value = value;
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
+void append_engine(std::vector<MetricFamily>& out, const EngineStats& s) {
+  const auto counter = [&](const char* name, const char* help, double value) {
+    out.push_back(single(name, help, MetricType::Counter, value));
+  };
+  const auto gauge = [&](const char* name, const char* help, double value) {
+    out.push_back(single(name, help, MetricType::Gauge, value));
+  };
+  gauge("plumb_sequences_running", "Sequences in the running batch.", s.running);
+  gauge("plumb_sequences_waiting", "Sequences that wait for a place.", s.waiting);
+  gauge("plumb_cache_pages", "Pages of the KV cache.", static_cast<double>(s.pages_total));
+  gauge("plumb_cache_pages_free", "Pages that nothing uses.", static_cast<double>(s.pages_free));
+  gauge("plumb_cache_pages_cached", "Pages kept for their prefix alone.", static_cast<double>(s.pages_cached));
+  counter("plumb_steps_total", "Passes of the model over a batch.", static_cast<double>(s.steps));
+  counter("plumb_prompt_tokens_total", "Prompt tokens computed.", static_cast<double>(s.prompt_tokens));
+  counter("plumb_generated_tokens_total", "Tokens generated.", static_cast<double>(s.generated_tokens));
+  counter("plumb_cached_tokens_total", "Prompt tokens taken from the prefix cache.",
+          static_cast<double>(s.cached_tokens));
+  counter("plumb_preemptions_total", "Sequences that gave way.", static_cast<double>(s.preemptions));
+  counter("plumb_aborts_total", "Sequences cancelled.", static_cast<double>(s.aborts));
+  counter("plumb_numerical_faults_total", "Rows found poisoned.", static_cast<double>(s.numerical_faults));
+  counter("plumb_drafts_proposed_total", "Draft tokens proposed.", static_cast<double>(s.drafts_proposed));
+  counter("plumb_drafts_accepted_total", "Draft tokens accepted.", static_cast<double>(s.drafts_accepted));
+  counter("plumb_step_seconds_total", "Time in steps.", s.step_seconds);
+  counter("plumb_op_seconds_total", "Time in the ops of steps.", s.op_seconds);
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  prometheus::Registry registry{};
+  prometheus::Family<prometheus::Counter>& requests = prometheus::BuildCounter()
+                                                          .Name("plumb_http_requests_total")
+                                                          .Help("Answers by route and status.")
+                                                          .Register(registry);
+  prometheus::Family<Histogram>& request_seconds = prometheus::BuildHistogram()
+                                                       .Name("plumb_http_request_seconds")
+                                                       .Help("From the request's head to the answer's last byte.")
+                                                       .Register(registry);
+  prometheus::Family<prometheus::Counter>& ended = prometheus::BuildCounter()
+                                                       .Name("plumb_generations_total")
+                                                       .Help("Generations by how they ended.")
+                                                       .Register(registry);
+  Histogram& first_token = histogram("plumb_time_to_first_token_seconds", "From the request to its first token.");
+  Histogram& per_token =
+      histogram("plumb_time_per_output_token_seconds", "Mean over a request, after its first token.");
+  Histogram& generation = histogram("plumb_generation_seconds", "From the request to its last token.");
+  Histogram& prompt_tokens = prometheus::BuildHistogram()
+                                 .Name("plumb_request_prompt_tokens")
+                                 .Help("Prompt tokens of a request.")
+                                 .Register(registry)
+                                 .Add({}, token_buckets());
+  Histogram& completion_tokens = prometheus::BuildHistogram()
+                                     .Name("plumb_request_completion_tokens")
+                                     .Help("Tokens generated for a request.")
+                                     .Register(registry)
+                                     .Add({}, token_buckets());
+
+  Histogram& histogram(const char* name, const char* help) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, seconds_buckets());
+  }
+};
+
+Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::~Metrics() = default;
+
+void Metrics::http_request(std::string_view route, int status, double seconds) {
+  const std::string name(route);
+  impl_->requests.Add({{"route", name}, {"status", std::to_string(status)}}).Increment();
+  impl_->request_seconds.Add({{"route", name}}, seconds_buckets()).Observe(seconds);
+}
+
+void Metrics::first_token(double seconds) { impl_->first_token.Observe(seconds); }
+
+void Metrics::finished(const Finished& what) {
+  impl_->ended.Add({{"reason", std::string(what.reason)}}).Increment();
+  impl_->generation.Observe(what.seconds);
+  if (what.seconds_per_token > 0) impl_->per_token.Observe(what.seconds_per_token);
+  impl_->prompt_tokens.Observe(what.prompt_tokens);
+  impl_->completion_tokens.Observe(what.completion_tokens);
+}
+
+std::string Metrics::text(const EngineStats* engine, Gauges gauges) const {
+  std::vector<MetricFamily> families = impl_->registry.Collect();
+  families.push_back(single("plumb_http_connections", "Open connections.", MetricType::Gauge, gauges.connections));
+  families.push_back(single("plumb_ready", "1 when /health answers 200.", MetricType::Gauge, gauges.ready ? 1 : 0));
+  if (engine != nullptr) append_engine(families, *engine);
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace plumb

@@ -1,0 +1,92 @@
+#include "serve/server.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "serve/api_error.h"
+#include "serve/context.h"
+#include "serve/handlers.h"
+
+namespace plumb {
+
+namespace {
+
+constexpr int kFlushMs = 2000;  // after draining, for last bytes to leave
+
+void log_access(const HttpAccess& access) {
+  std::string line = access.method.empty() ? "-" : access.method;
+  line.append(1, ' ').append(access.path.substr(0, 100)).append(1, ' ').append(std::to_string(access.status));
+  line.append(" ").append(std::to_string(access.duration_us / 1000)).append(" ms ");
+  line.append(std::to_string(access.bytes)).append(" bytes ").append(access.request_id);
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // a path may hold anything, the log may not
+  log_info(line);
+}
+
+HttpHandlers handlers_for(ServeContext& context) {
+  return {.on_request = [&context](std::shared_ptr<Exchange> exchange) { route(context, exchange); },
+          .on_done =
+              [&context](const HttpAccess& access) {
+                const double seconds = static_cast<double>(access.duration_us) * 1e-6;
+                context.metrics.http_request(route_name(access.path), access.status, seconds);
+                if (context.options.access_log) log_access(access);
+              },
+          .make_error = transport_error};
+}
+
+}  // namespace
+
+struct Server::Impl {
+  explicit Impl(ServerOptions options)
+      : context(std::move(options)), http(context.options.http, handlers_for(context)) {}
+
+  ServeContext context;
+  std::unique_ptr<const LoadedModel> model{};
+  std::unique_ptr<const std::string> verification{};
+  HttpServer http;  // last, so that it ends before what its handlers use
+};
+
+Server::Server(ServerOptions options) {
+  PLUMB_CHECK(!options.served_names.empty(), "a server needs a name to serve under");
+  impl_ = std::make_unique<Impl>(std::move(options));
+  impl_->context.connections = [http = &impl_->http] { return http->connections(); };
+}
+
+Server::~Server() { stop(); }
+
+Status Server::start() { return impl_->http.start(); }
+uint16_t Server::port() const { return impl_->http.port(); }
+
+void Server::set_model(ModelServices services) {
+  PLUMB_CHECK(impl_->model == nullptr, "the model is set once");
+  auto model = std::make_unique<LoadedModel>();
+  const auto token = [&](std::string_view text) { return services.tokenizer->token_id(text).value_or(-1); };
+  model->tags = {.begin_id = token("<think>"), .end_id = token("</think>")};
+  model->limits = {.vocab_size = services.vocab_size,
+                   .max_context = services.engine->max_context(),
+                   .default_temperature = services.default_temperature,
+                   .default_top_p = services.default_top_p,
+                   .default_top_k = services.default_top_k,
+                   .strict_fields = impl_->context.options.strict_fields};
+  model->services = std::move(services);
+  impl_->model = std::move(model);
+  impl_->context.model.store(impl_->model.get(), std::memory_order_release);
+}
+
+void Server::set_verification(std::string json) {
+  PLUMB_CHECK(impl_->verification == nullptr, "the receipt is set once");
+  impl_->verification = std::make_unique<const std::string>(std::move(json));
+  impl_->context.verification.store(impl_->verification.get(), std::memory_order_release);
+}
+
+void Server::set_state(ServerState state) { impl_->context.state.store(state, std::memory_order_release); }
+ServerState Server::state() const { return impl_->context.state.load(std::memory_order_acquire); }
+
+void Server::drain(int64_t timeout_ms) {
+  set_state(ServerState::Draining);
+  if (impl_->model) impl_->model->services.engine->drain(timeout_ms);
+  impl_->http.stop(kFlushMs);
+}
+
+void Server::stop() { impl_->http.stop(0); }
+
+}  // namespace plumb

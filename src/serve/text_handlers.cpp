@@ -1,0 +1,101 @@
+// POST /tokenize, /detokenize and /apply-template: the text side alone, for support and for clients that count.
+#include <nlohmann/json.hpp>
+
+#include "serve/fields.h"
+#include "serve/handlers.h"
+#include "serve/prompt.h"
+#include "serve/strict_json.h"
+
+namespace plumb {
+
+namespace {
+
+using Answer = std::variant<std::string, ApiError>;  // the body of a 200, or an error
+
+std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Answer tokens_answer(const LoadedModel& model, const std::vector<int32_t>& ids) {
+  std::string body = "{\"count\":" + std::to_string(ids.size()) +
+                     ",\"max_model_len\":" + std::to_string(model.services.engine->max_context()) + ",\"tokens\":";
+  append_ids(body, ids);
+  return body + '}';
+}
+
+std::variant<RenderedPrompt, ApiError> rendered_chat(const ServeContext& context, const LoadedModel& model,
+                                                     const std::string& body) {
+  ParsedChat parsed = parse_template_request(body, model.limits);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  return render_chat(context, model, std::get<ChatRequest>(parsed));
+}
+
+Answer tokenize(const ServeContext& context, const LoadedModel& model, const std::string& body) {
+  const Result<Json> root = parse_strict_json(body);
+  if (!root) return bad_request("", root.error().what, "invalid_json");
+  if (!root->is_object()) return bad_request("", "the body is no JSON object", "invalid_json");
+  Fields fields(*root, "");
+  const bool chat = fields.find("messages") != nullptr;
+  if (chat == (fields.find("prompt") != nullptr)) {
+    return bad_request("prompt", "give either 'prompt' or 'messages'", "missing_required_parameter");
+  }
+  if (chat) {
+    std::variant<RenderedPrompt, ApiError> rendered = rendered_chat(context, model, body);
+    if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
+    return tokens_answer(model, std::get<RenderedPrompt>(rendered).ids);
+  }
+  const std::string text = fields.text("prompt");
+  const bool special = fields.boolean("add_special_tokens", true);
+  if (fields.error()) return *fields.error();
+  const Result<std::vector<int32_t>> ids = model.services.tokenizer->encode(text, {.add_special_tokens = special});
+  if (!ids) return bad_request("prompt", ids.error().to_string());
+  return tokens_answer(model, *ids);
+}
+
+Answer detokenize(const ServeContext&, const LoadedModel& model, const std::string& body) {
+  const Result<Json> root = parse_strict_json(body);
+  if (!root) return bad_request("", root.error().what, "invalid_json");
+  const bool usable = root->is_object() && root->contains("tokens") && (*root)["tokens"].is_array();
+  if (!usable) return bad_request("tokens", "'tokens' is missing or no list", "missing_required_parameter");
+  std::vector<int32_t> ids;
+  for (const Json& item : (*root)["tokens"]) {
+    const bool valid = item.is_number_integer() && item >= 0 && item < model.limits.vocab_size;
+    if (!valid) {
+      return bad_request("tokens", "'tokens' holds " + shown(item) + ", expected ids from 0 to " +
+                                       std::to_string(model.limits.vocab_size - 1));
+    }
+    ids.push_back(item.get<int32_t>());
+  }
+  return printed({{"prompt", model.services.tokenizer->decode(ids, /*skip_special=*/false)}});
+}
+
+Answer apply_template(const ServeContext& context, const LoadedModel& model, const std::string& body) {
+  std::variant<RenderedPrompt, ApiError> rendered = rendered_chat(context, model, body);
+  if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
+  return printed({{"prompt", std::get<RenderedPrompt>(rendered).text}});
+}
+
+void answer(ServeContext& context, const std::shared_ptr<Exchange>& exchange,
+            Answer (*work)(const ServeContext&, const LoadedModel&, const std::string&)) {
+  const LoadedModel* model = ready_model(context, *exchange);
+  if (model == nullptr || !json_body(*exchange)) return;
+  run_in_pool(context, exchange, [&context, model, exchange, work]() -> std::function<void()> {
+    const auto result = std::make_shared<Answer>(work(context, *model, exchange->request().body));
+    return [exchange, result] {
+      if (const auto* error = std::get_if<ApiError>(result.get())) return exchange->respond(error_response(*error));
+      exchange->respond({.body = std::get<std::string>(std::move(*result))});
+    };
+  });
+}
+
+}  // namespace
+
+void handle_tokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  answer(context, exchange, tokenize);
+}
+void handle_detokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  answer(context, exchange, detokenize);
+}
+void handle_apply_template(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  answer(context, exchange, apply_template);
+}
+
+}  // namespace plumb
