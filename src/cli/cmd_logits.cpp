@@ -1,5 +1,6 @@
 // plumb logits: float32 logits of every position and named intermediates, for comparing with anything.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -110,6 +111,8 @@ Status run(LogitsCommand& command, const CliContext& context) {
   options.load.progress = [&bar](const LoadProgress& progress) { bar.update(progress); };
   options.plan.max_rows = std::min(command.chunk, static_cast<int>(ids.size()));
   options.plan.max_sequences = 1;
+  if (options.plan.mtp == "on")
+    return Error{Code::Unsupported, "--mtp on has nothing to act on", "only the model itself is run", {"--mtp off"}};
   options.plan.mtp = "off";
   if (options.plan.max_context == 0) options.plan.max_context = static_cast<int>(ids.size());
   PLUMB_TRY(const std::unique_ptr<ModelRunner> runner, ModelRunner::open(source.folder, registry, options));

@@ -75,7 +75,7 @@ Status ModelRunner::check(std::span<const RunnerRow> rows) const {
   for (const RunnerRow& row : rows) {
     if (row.sequence >= static_cast<int>(lengths_.size()))
       return Error{Code::Usage, "sequence " + std::to_string(row.sequence) + " was not planned for", "", {}};
-    if (row.id < 0 || row.id >= config().vocab_size)
+    if (row.sequence >= 0 && (row.id < 0 || row.id >= config().vocab_size))
       return Error{Code::Usage,
                    "token id " + std::to_string(row.id) + " does not exist",
                    "the vocabulary has " + std::to_string(config().vocab_size) + " ids, from 0 on",
