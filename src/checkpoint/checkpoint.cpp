@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/hash.h"
 #include "checkpoint/json_file.h"
 
 namespace plumb {
@@ -75,22 +76,6 @@ std::vector<std::string> safetensors_files(const fs::path& folder) {
   std::sort(names.begin(), names.end());
   return names;
 }
-
-class Hasher {  // FNV-1a
- public:
-  void add(std::string_view text) {
-    for (const char c : text) mix(static_cast<unsigned char>(c));
-    mix(0xff);
-  }
-  void add(uint64_t value) {
-    for (int i = 0; i < 8; ++i) mix(static_cast<unsigned char>(value >> (8 * i)));
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  void mix(unsigned char byte) { hash_ = (hash_ ^ byte) * 1099511628211ull; }
-  uint64_t hash_ = 14695981039346656037ull;
-};
 
 Error missing_shards(const fs::path& folder, const std::vector<std::string>& missing, size_t wanted) {
   return Error{Code::NotFound,
@@ -222,7 +207,7 @@ void Checkpoint::seal() {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return tensors_[a].info.name < tensors_[b].info.name; });
-  Hasher hasher;
+  Hash64 hasher;
   for (const size_t i : order) {
     const TensorInfo& info = tensors_[i].info;
     hasher.add(info.name);

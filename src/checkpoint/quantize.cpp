@@ -120,9 +120,7 @@ struct Job {
   int trunk_layers = 0;
   std::optional<Calibration> calibration{};
 
-  bool quantises(const TensorInfo& info) const {
-    return options.to == QuantizeTo::Nvfp4 ? nvfp4_quantises(info, trunk_layers) : fp8_quantises(info);
-  }
+  bool quantised(const TensorInfo& info) const { return quantises(options.to, info, trunk_layers); }
 };
 
 // gate_proj and up_proj of one MLP share their global scale (formats.md 2.5).
@@ -152,7 +150,7 @@ Status check_source(const Job& job) {
     if (contains(tensor.info.name, ".mlp.experts.") && tensor.info.shape.size() == 3) {
       wrong.push_back(tensor.info.name + " holds stacked experts");
     }
-    if (job.options.to == QuantizeTo::Nvfp4 && job.quantises(tensor.info) && tensor.info.shape[1] % 16 != 0) {
+    if (job.options.to == QuantizeTo::Nvfp4 && job.quantised(tensor.info) && tensor.info.shape[1] % 16 != 0) {
       wrong.push_back(tensor.info.name + " " + tensor.info.type_string() + " has rows that are no multiple of 16");
     }
   }
@@ -175,7 +173,7 @@ Result<std::vector<TensorProducer>> produce(const Job& job) {
   std::vector<TensorProducer> producers;
   std::map<std::string, float> maxima;
   for (const CheckpointTensor* tensor : order) {
-    if (!job.quantises(tensor->info)) {
+    if (!job.quantised(tensor->info)) {
       producers.push_back(copy_of(*tensor));
       continue;
     }
@@ -203,7 +201,7 @@ json fp8_section(const Job& job) {
   std::set<std::string> kept;
   for (const CheckpointTensor& tensor : job.checkpoint.tensors()) {
     const std::string& name = tensor.info.name;
-    if (name.ends_with(".weight") && !job.quantises(tensor.info)) kept.emplace(module_of(name));
+    if (name.ends_with(".weight") && !job.quantised(tensor.info)) kept.emplace(module_of(name));
     if (name.ends_with("e_score_correction_bias")) kept.insert(name);
   }
   json section{{"activation_scheme", "dynamic"},
@@ -256,6 +254,10 @@ Status write_configs(const Job& job, json config) {
 }
 
 }  // namespace
+
+bool quantises(QuantizeTo to, const TensorInfo& info, int trunk_layers) {
+  return to == QuantizeTo::Nvfp4 ? nvfp4_quantises(info, trunk_layers) : fp8_quantises(info);
+}
 
 Status quantize_checkpoint(const QuantizeOptions& options, ThreadPool& pool) {
   PLUMB_TRY(json config, read_json(options.source / "config.json"));

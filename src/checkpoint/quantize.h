@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/result.h"
+#include "checkpoint/safetensors.h"
 
 namespace plumb {
 
@@ -18,6 +19,10 @@ enum class QuantizeTo {
   Fp8Ue8m0,  // the same with powers of two as F8_E8M0
   Nvfp4,     // ModelOpt layout: dense MLPs, shared and routed experts of the trunk
 };
+
+// Does this kind of checkpoint quantise the tensor? `trunk_layers`: num_hidden_layers; the next-n layer comes after
+// them.
+bool quantises(QuantizeTo to, const TensorInfo& info, int trunk_layers);
 
 struct QuantizeOptions {
   std::filesystem::path source{};

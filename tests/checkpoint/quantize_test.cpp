@@ -10,7 +10,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/encode_rows.h"
-#include "checkpoint/folder.h"
+#include "support/folder.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/quant_config.h"
 #include "support/paths.h"

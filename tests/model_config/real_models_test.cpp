@@ -1,54 +1,29 @@
-// The given models and golden configurations, read from PLUMB_TEST_DATA.
-#include <cstdlib>
+// The bundled model and golden configurations, and the larger checkpoints of PLUMB_TEST_DATA when they are there.
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/model_config.h"
-#include "model/weight_map.h"
+#include "model_config/load.h"
+#include "support/paths.h"
 
 namespace plumb {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::load_model;
 
-class RealModels : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const char* root = std::getenv("PLUMB_TEST_DATA");
-    if (root == nullptr) GTEST_SKIP() << "PLUMB_TEST_DATA is not set";
-    root_ = root;
-  }
-  fs::path root_{};
-};
-
-struct Loaded {
-  ModelConfig config;
-  Checkpoint checkpoint;
-  WeightMap map;
-};
-
-Result<Loaded> load(const fs::path& folder) {
-  PLUMB_TRY(ModelConfig config, read_model_config(folder));
-  PLUMB_TRY(QuantConfig quant, read_quant_config(folder));
-  PLUMB_TRY(Checkpoint checkpoint, Checkpoint::open(folder));
-  PLUMB_TRY(WeightMap map, map_weights(config, checkpoint, quant));
-  return Loaded{std::move(config), std::move(checkpoint), std::move(map)};
-}
-
-TEST_F(RealModels, EveryWeightOfEveryGivenModelIsFoundAndPlausible) {
+TEST(RealModels, EveryWeightOfEveryGivenModelIsFoundAndPlausible) {
   std::vector<fs::path> folders;
-  for (const char* name : {"tiny-glm-dsa", "tiny-glm-dsa-fp8", "tiny-glm-dsa-fp8-ue8m0", "tiny-glm-dsa-nvfp4"}) {
-    folders.push_back(root_ / "models" / name);
+  folders.emplace_back(testing::model_path());
+  for (const char* name : testing::kRandomModels) folders.emplace_back(testing::golden_path(std::string("random/") + name));
+  for (const char* name : {"tiny-glm-dsa", "tiny-glm-dsa-fp8", "tiny-glm-dsa-fp8-ue8m0"}) {
+    const std::string extra = testing::extra_data_path(std::string("models/") + name);
+    if (!extra.empty()) folders.emplace_back(extra);
   }
-  for (const auto& entry : fs::directory_iterator(root_ / "golden" / "random")) {
-    if (entry.is_directory()) folders.push_back(entry.path());
-  }
-  ASSERT_GE(folders.size(), 15u);
   for (const fs::path& folder : folders) {
-    const auto model = load(folder);
+    const auto model = load_model(folder);
     ASSERT_TRUE(model) << model.error().to_string();
     for (const WeightSource* source : model->map.all()) {
       const Status status = check_weight_values(*source);
@@ -59,9 +34,10 @@ TEST_F(RealModels, EveryWeightOfEveryGivenModelIsFoundAndPlausible) {
   }
 }
 
-TEST_F(RealModels, FormatsAreThoseOfTheTensors) {
+TEST(RealModels, FormatsAreThoseOfTheTensors) {
+  PLUMB_REQUIRE_EXTRA_DATA(root, "models/tiny-glm-dsa-fp8");
   const auto format = [&](const char* name, auto pick) {
-    auto model = load(root_ / "models" / name);
+    auto model = load_model(testing::extra_data_path(std::string("models/") + name));
     EXPECT_TRUE(model) << model.error().to_string();
     return model ? pick(model->map).format : Format{};
   };
@@ -78,13 +54,13 @@ TEST_F(RealModels, FormatsAreThoseOfTheTensors) {
 }
 
 // Frequencies, scales and layer types of the golden report, which were compared with an installed transformers.
-TEST_F(RealModels, RopeAndLayerTypesEqualTheGoldenReport) {
-  std::ifstream file(root_ / "golden" / "random" / "report.json");
+TEST(RealModels, RopeAndLayerTypesEqualTheGoldenReport) {
+  std::ifstream file(testing::golden_path("random/report.json"));
   const nlohmann::json report = nlohmann::json::parse(file);
   int compared = 0;
   for (const auto& [name, want] : report.items()) {
     if (!want.is_object() || !want.contains("inv_freq")) continue;
-    const auto config = read_model_config(root_ / "golden" / "random" / name);
+    const auto config = read_model_config(testing::golden_path(std::string("random/") + name));
     ASSERT_TRUE(config) << config.error().to_string();
     EXPECT_EQ(rope_inv_freq(config->rope, config->qk_rope_head_dim), want["inv_freq"].get<std::vector<float>>())
         << name;
