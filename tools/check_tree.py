@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks what a clone gets: tracked files below 45 MiB in all, source files of at most 500 lines (kernels 800), and a
-README.md of at most 30 lines in every folder of src/.
+README.md of at most 30 lines in every library folder of src/.
 
 usage: tools/check_tree.py
 """
@@ -15,6 +15,14 @@ SOURCES = {".h", ".cpp", ".cuh", ".cu", ".py"}
 
 def lines_of(path):
     return path.read_text(encoding="utf-8").count("\n")
+
+
+def library_folder(name):
+    """src/X or src/kernels/X that a source file belongs to; None for other files."""
+    depth = 3 if name.parts[:2] == ("src", "kernels") else 2
+    if name.parts[0] != "src" or name.suffix not in {".cpp", ".cu"} or len(name.parts) <= depth:
+        return None
+    return pathlib.PurePath(*name.parts[:depth])
 
 
 def main():
@@ -35,8 +43,8 @@ def main():
         if path.suffix in SOURCES and lines_of(path) > limit:
             complaints.append(f"{name}: {lines_of(path)} lines, at most {limit}")
 
-    folders = {path.parent for path in files if path.suffix in {".cpp", ".cu"} and root / "src" in path.parents}
-    for folder in sorted(folders - {root / "src" / "kernels"}):
+    folders = {folder for path in files if (folder := library_folder(path.relative_to(root))) is not None}
+    for folder in sorted(root / folder for folder in folders):
         readme = folder / "README.md"
         if not readme.is_file():
             complaints.append(f"{folder.relative_to(root)}: no README.md")
