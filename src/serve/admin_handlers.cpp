@@ -13,17 +13,17 @@ using Json = nlohmann::ordered_json;
 
 std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-const LoadedModel* loaded_model(ServeContext& context, Exchange& exchange) {
-  const LoadedModel* model = context.model.load(std::memory_order_acquire);
+const ServedModel* loaded_model(ServeContext& context, Exchange& exchange) {
+  const ServedModel* model = context.model.load(std::memory_order_acquire);
   if (model == nullptr) {
     exchange.respond(error_response(unavailable("the model is still loading", "loading", 5)));
   }
   return model;
 }
 
-bool engine_alive(const LoadedModel* model) { return model != nullptr && model->services.engine->alive(); }
+bool engine_alive(const ServedModel* model) { return model != nullptr && model->services.engine->alive(); }
 
-Json model_entry(const LoadedModel& model, const std::string& name) {
+Json model_entry(const ServedModel& model, const std::string& name) {
   return {{"id", name},
           {"object", "model"},
           {"created", model.services.created},
@@ -56,7 +56,7 @@ void handle_live(ServeContext& context, const std::shared_ptr<Exchange>& exchang
 
 void handle_health(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
   const ServerState state = context.state.load(std::memory_order_acquire);
-  const LoadedModel* model = context.model.load(std::memory_order_acquire);
+  const ServedModel* model = context.model.load(std::memory_order_acquire);
   const bool dead = state == ServerState::Ready && !engine_alive(model);
   Json body = {{"state", dead ? "failed" : state_name(state)}};
   body["verification"] = context.verification.load() == nullptr ? "unverified" : "verified";
@@ -68,7 +68,7 @@ void handle_health(ServeContext& context, const std::shared_ptr<Exchange>& excha
 }
 
 void handle_metrics(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const LoadedModel* model = context.model.load(std::memory_order_acquire);
+  const ServedModel* model = context.model.load(std::memory_order_acquire);
   EngineStats stats;
   if (model != nullptr) stats = model->services.engine->stats();
   const Metrics::Gauges gauges{.connections = context.connections ? context.connections() : 0,
@@ -79,7 +79,7 @@ void handle_metrics(ServeContext& context, const std::shared_ptr<Exchange>& exch
 
 // /v1/models, and /v1/models/{id} where an id may hold slashes.
 void handle_models(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const LoadedModel* model = loaded_model(context, *exchange);
+  const ServedModel* model = loaded_model(context, *exchange);
   if (model == nullptr) return;
   const std::vector<std::string>& names = context.options.served_names;
   static constexpr std::string_view kList = "/v1/models";
@@ -98,7 +98,7 @@ void handle_models(ServeContext& context, const std::shared_ptr<Exchange>& excha
 }
 
 void handle_model_info(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const LoadedModel* model = loaded_model(context, *exchange);
+  const ServedModel* model = loaded_model(context, *exchange);
   if (model == nullptr) return;
   const ModelServices& s = model->services;
   Json build = Json::parse(s.build_json.empty() ? "{}" : s.build_json, nullptr, /*allow_exceptions=*/false);
@@ -123,7 +123,7 @@ void handle_model_info(ServeContext& context, const std::shared_ptr<Exchange>& e
 }
 
 void handle_plan(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const LoadedModel* model = loaded_model(context, *exchange);
+  const ServedModel* model = loaded_model(context, *exchange);
   if (model != nullptr) exchange->respond({.body = model->services.plan_json});
 }
 

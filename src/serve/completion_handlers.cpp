@@ -11,7 +11,7 @@ namespace {
 
 using Prepared = std::variant<GenerationRequest, ApiError>;
 
-Prepared prepare_chat(const ServeContext& context, const LoadedModel& model, const HttpRequest& http) {
+Prepared prepare_chat(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
   ParsedChat parsed = parse_chat_request(http.body, model.limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& chat = std::get<ChatRequest>(parsed);
@@ -31,7 +31,7 @@ Prepared prepare_chat(const ServeContext& context, const LoadedModel& model, con
   return request;
 }
 
-std::variant<PromptInput, ApiError> prompt_input(const LoadedModel& model, Prompt&& prompt, bool echo,
+std::variant<PromptInput, ApiError> prompt_input(const ServedModel& model, Prompt&& prompt, bool echo,
                                                  bool skip_special) {
   const Tokenizer& tokenizer = *model.services.tokenizer;
   PromptInput input;
@@ -47,7 +47,7 @@ std::variant<PromptInput, ApiError> prompt_input(const LoadedModel& model, Promp
   return input;
 }
 
-Prepared prepare_completion(const ServeContext& context, const LoadedModel& model, const HttpRequest& http) {
+Prepared prepare_completion(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
   ParsedCompletion parsed = parse_completion_request(http.body, model.limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& completion = std::get<CompletionRequest>(parsed);
@@ -68,10 +68,10 @@ Prepared prepare_completion(const ServeContext& context, const LoadedModel& mode
   return request;
 }
 
-using Prepare = Prepared (*)(const ServeContext&, const LoadedModel&, const HttpRequest&);
+using Prepare = Prepared (*)(const ServeContext&, const ServedModel&, const HttpRequest&);
 
 void generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange, Prepare prepare) {
-  const LoadedModel* model = ready_model(context, *exchange);
+  const ServedModel* model = ready_model(context, *exchange);
   if (model == nullptr || !json_body(*exchange)) return;
   run_in_pool(context, exchange, [&context, model, exchange, prepare]() -> std::function<void()> {
     const auto prepared = std::make_shared<Prepared>(prepare(context, *model, exchange->request()));
@@ -93,8 +93,8 @@ void handle_completion(ServeContext& context, const std::shared_ptr<Exchange>& e
   generate(context, exchange, prepare_completion);
 }
 
-const LoadedModel* ready_model(ServeContext& context, Exchange& exchange) {
-  const LoadedModel* model = context.model.load(std::memory_order_acquire);
+const ServedModel* ready_model(ServeContext& context, Exchange& exchange) {
+  const ServedModel* model = context.model.load(std::memory_order_acquire);
   const ServerState state = context.state.load(std::memory_order_acquire);
   if (model != nullptr && state == ServerState::Ready) return model;
   const std::string name(state_name(state));
@@ -104,7 +104,7 @@ const LoadedModel* ready_model(ServeContext& context, Exchange& exchange) {
 
 void run_in_pool(ServeContext& context, const std::shared_ptr<Exchange>& exchange,
                  std::function<std::function<void()>()> work) {
-  const bool taken = context.pool.try_submit([exchange, job = std::move(work)] { exchange->post(job()); });
+  const bool taken = context.pool->try_submit([exchange, job = std::move(work)] { exchange->post(job()); });
   if (taken) return;
   exchange->respond(error_response({.status = 429,
                                     .message = "too many requests wait to be read",

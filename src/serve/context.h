@@ -17,7 +17,7 @@
 namespace plumb {
 
 // ModelServices and what follows from them; immutable once published.
-struct LoadedModel {
+struct ServedModel {
   ModelServices services{};
   ThinkTags tags{};
   RequestLimits limits{};
@@ -25,15 +25,16 @@ struct LoadedModel {
 
 struct ServeContext {
   explicit ServeContext(ServerOptions given)
-      : options(std::move(given)), pool(options.pool_threads, static_cast<size_t>(options.pool_queue)) {}
+      : options(std::move(given)),
+        pool(std::make_unique<JobPool>(options.pool_threads, static_cast<size_t>(options.pool_queue))) {}
 
   const ServerOptions options;
   std::atomic<ServerState> state{ServerState::Loading};
-  std::atomic<const LoadedModel*> model{nullptr};  // published once, owned by the Server
+  std::atomic<const ServedModel*> model{nullptr};  // published once, owned by the Server
   std::atomic<const std::string*> verification{nullptr};
   Metrics metrics{};
   std::function<int()> connections{};  // open ones, for the metrics; set before the server starts
-  JobPool pool;
+  std::unique_ptr<JobPool> pool;       // gone once the server has stopped, after its last job
 };
 
 }  // namespace plumb

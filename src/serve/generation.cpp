@@ -44,7 +44,7 @@ ApiError too_long(int64_t window, int64_t prompt, int64_t wanted, bool chat) {
 
 }  // namespace
 
-Generation::Generation(ServeContext& context, const LoadedModel& model, std::shared_ptr<Exchange> exchange,
+Generation::Generation(ServeContext& context, const ServedModel& model, std::shared_ptr<Exchange> exchange,
                        GenerationRequest request)
     : context_(context),
       model_(model),

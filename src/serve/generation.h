@@ -33,7 +33,7 @@ struct GenerationRequest {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  Generation(ServeContext& context, const LoadedModel& model, std::shared_ptr<Exchange> exchange,
+  Generation(ServeContext& context, const ServedModel& model, std::shared_ptr<Exchange> exchange,
              GenerationRequest request);
 
   // Checks the lengths, submits, and answers with an error if that fails.
@@ -74,7 +74,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool gathers() const { return !request_.common.stream || late_prompt_; }
 
   ServeContext& context_;
-  const LoadedModel& model_;
+  const ServedModel& model_;
   std::shared_ptr<Exchange> exchange_;
   GenerationRequest request_;
   ResponseWriter writer_;

@@ -11,7 +11,7 @@
 namespace plumb {
 
 // The model when requests can be served, else nullptr after answering 503.
-const LoadedModel* ready_model(ServeContext& context, Exchange& exchange);
+const ServedModel* ready_model(ServeContext& context, Exchange& exchange);
 
 // Runs `work` on the pool and the function it returns on the exchange's I/O thread; answers 429 when the pool is full.
 void run_in_pool(ServeContext& context, const std::shared_ptr<Exchange>& exchange,

@@ -264,7 +264,8 @@ void HttpServer::Impl::adopt(Socket socket, const std::shared_ptr<IoThread>& thr
     return;
   }
   const auto connection = std::make_shared<Connection>(shared, thread, std::move(socket));
-  asio::post(thread->io, [connection] { asio::co_spawn(connection->io(), Connection::run(connection), asio::detached); });
+  asio::post(thread->io,
+             [connection] { asio::co_spawn(connection->io(), Connection::run(connection), asio::detached); });
 }
 
 HttpServer::HttpServer(HttpOptions options, HttpHandlers handlers) : impl_(std::make_unique<Impl>()) {

@@ -80,7 +80,7 @@ ReasoningParser::Start reasoning_start(std::string_view text, const std::vector<
   return tag != ids.rend() && *tag == tags.begin_id ? Start::InReasoning : Start::MayBegin;
 }
 
-std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, const LoadedModel& model,
+std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, const ServedModel& model,
                                                    const ChatRequest& chat) {
   const ChatTemplate* chat_template = model.services.chat_template;
   if (chat_template == nullptr) {

@@ -19,7 +19,7 @@ struct RenderedPrompt {
 };
 
 // An ApiError is the caller's (400): the template refused, or the checkpoint has none.
-std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, const LoadedModel& model,
+std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, const ServedModel& model,
                                                    const ChatRequest& chat);
 
 // What the end of a prompt says about the text that follows it.

@@ -39,8 +39,14 @@ struct Server::Impl {
   explicit Impl(ServerOptions options)
       : context(std::move(options)), http(context.options.http, handlers_for(context)) {}
 
+  // Afterwards nothing here touches the model any more.
+  void end(int grace_ms) {
+    http.stop(grace_ms);
+    context.pool.reset();
+  }
+
   ServeContext context;
-  std::unique_ptr<const LoadedModel> model{};
+  std::unique_ptr<const ServedModel> model{};
   std::unique_ptr<const std::string> verification{};
   HttpServer http;  // last, so that it ends before what its handlers use
 };
@@ -58,7 +64,7 @@ uint16_t Server::port() const { return impl_->http.port(); }
 
 void Server::set_model(ModelServices services) {
   PLUMB_CHECK(impl_->model == nullptr, "the model is set once");
-  auto model = std::make_unique<LoadedModel>();
+  auto model = std::make_unique<ServedModel>();
   const auto token = [&](std::string_view text) { return services.tokenizer->token_id(text).value_or(-1); };
   model->tags = {.begin_id = token("<think>"), .end_id = token("</think>")};
   model->limits = {.vocab_size = services.vocab_size,
@@ -84,9 +90,9 @@ ServerState Server::state() const { return impl_->context.state.load(std::memory
 void Server::drain(int64_t timeout_ms) {
   set_state(ServerState::Draining);
   if (impl_->model) impl_->model->services.engine->drain(timeout_ms);
-  impl_->http.stop(kFlushMs);
+  impl_->end(kFlushMs);
 }
 
-void Server::stop() { impl_->http.stop(0); }
+void Server::stop() { impl_->end(0); }
 
 }  // namespace plumb

@@ -35,7 +35,7 @@ struct ServerOptions {
   int max_choices_total = 1024;  // prompts x n of one request
 };
 
-// What the model brings; all of it outlives the server.
+// What the model brings; all of it outlives the server's drain() or stop().
 struct ModelServices {
   EngineApi* engine = nullptr;
   const Tokenizer* tokenizer = nullptr;

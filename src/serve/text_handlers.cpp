@@ -14,21 +14,21 @@ using Answer = std::variant<std::string, ApiError>;  // the body of a 200, or an
 
 std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-Answer tokens_answer(const LoadedModel& model, const std::vector<int32_t>& ids) {
+Answer tokens_answer(const ServedModel& model, const std::vector<int32_t>& ids) {
   std::string body = "{\"count\":" + std::to_string(ids.size()) +
                      ",\"max_model_len\":" + std::to_string(model.services.engine->max_context()) + ",\"tokens\":";
   append_ids(body, ids);
   return body + '}';
 }
 
-std::variant<RenderedPrompt, ApiError> rendered_chat(const ServeContext& context, const LoadedModel& model,
+std::variant<RenderedPrompt, ApiError> rendered_chat(const ServeContext& context, const ServedModel& model,
                                                      const std::string& body) {
   ParsedChat parsed = parse_template_request(body, model.limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   return render_chat(context, model, std::get<ChatRequest>(parsed));
 }
 
-Answer tokenize(const ServeContext& context, const LoadedModel& model, const std::string& body) {
+Answer tokenize(const ServeContext& context, const ServedModel& model, const std::string& body) {
   const Result<Json> root = parse_strict_json(body);
   if (!root) return bad_request("", root.error().what, "invalid_json");
   if (!root->is_object()) return bad_request("", "the body is no JSON object", "invalid_json");
@@ -50,7 +50,7 @@ Answer tokenize(const ServeContext& context, const LoadedModel& model, const std
   return tokens_answer(model, *ids);
 }
 
-Answer detokenize(const ServeContext&, const LoadedModel& model, const std::string& body) {
+Answer detokenize(const ServeContext&, const ServedModel& model, const std::string& body) {
   const Result<Json> root = parse_strict_json(body);
   if (!root) return bad_request("", root.error().what, "invalid_json");
   const bool usable = root->is_object() && root->contains("tokens") && (*root)["tokens"].is_array();
@@ -67,15 +67,15 @@ Answer detokenize(const ServeContext&, const LoadedModel& model, const std::stri
   return printed({{"prompt", model.services.tokenizer->decode(ids, /*skip_special=*/false)}});
 }
 
-Answer apply_template(const ServeContext& context, const LoadedModel& model, const std::string& body) {
+Answer apply_template(const ServeContext& context, const ServedModel& model, const std::string& body) {
   std::variant<RenderedPrompt, ApiError> rendered = rendered_chat(context, model, body);
   if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
   return printed({{"prompt", std::get<RenderedPrompt>(rendered).text}});
 }
 
 void answer(ServeContext& context, const std::shared_ptr<Exchange>& exchange,
-            Answer (*work)(const ServeContext&, const LoadedModel&, const std::string&)) {
-  const LoadedModel* model = ready_model(context, *exchange);
+            Answer (*work)(const ServeContext&, const ServedModel&, const std::string&)) {
+  const ServedModel* model = ready_model(context, *exchange);
   if (model == nullptr || !json_body(*exchange)) return;
   run_in_pool(context, exchange, [&context, model, exchange, work]() -> std::function<void()> {
     const auto result = std::make_shared<Answer>(work(context, *model, exchange->request().body));
