@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct TokenizeOptions {
+struct TokenizeCommand {
   std::string model{};
   std::string text{};
   std::string file{};
@@ -25,7 +25,7 @@ struct TokenizeOptions {
   bool plain = false;
 };
 
-struct RenderOptions {
+struct RenderCommand {
   std::string model{};
   std::string file{};
   std::string user{};
@@ -54,7 +54,7 @@ Result<Json> token_list(const Tokenizer& tokenizer, const std::vector<int32_t>& 
   return Json{{"count", ids.size()}, {"ids", ids}, {"tokens", tokens}};
 }
 
-Status tokenize(const TokenizeOptions& options, const CliContext& context) {
+Status tokenize(const TokenizeCommand& options, const CliContext& context) {
   PLUMB_TRY(const ModelSource source, resolve_model(options.model, context.hf_home));
   PLUMB_TRY(const Tokenizer tokenizer, Tokenizer::load(source.folder));
   if (!options.ids.empty()) {
@@ -79,7 +79,7 @@ Status tokenize(const TokenizeOptions& options, const CliContext& context) {
   return Ok{};
 }
 
-Status render(const RenderOptions& options, const CliContext& context) {
+Status render(const RenderCommand& options, const CliContext& context) {
   PLUMB_TRY(const ModelSource source, resolve_model(options.model, context.hf_home));
   PLUMB_TRY(const Tokenizer tokenizer, Tokenizer::load(source.folder));
   PLUMB_TRY(const ChatTemplate chat, ChatTemplate::load(source.folder));
@@ -99,7 +99,7 @@ Status render(const RenderOptions& options, const CliContext& context) {
     PLUMB_TRY(kwargs, parse_json(options.kwargs, "--kwargs"));
   }
   kwargs["add_generation_prompt"] = !options.no_generation_prompt;
-  PLUMB_TRY(const Json messages, prepare_messages(body["messages"]));
+  PLUMB_TRY(const Json messages, prepare_messages(body["messages"], chat));
   PLUMB_TRY(const Rendered rendered, chat.render(messages, body.value("tools", Json()), kwargs));
   PLUMB_TRY(const std::vector<int32_t> ids, tokenizer.encode(rendered.text, {.untrusted = rendered.untrusted}));
   PLUMB_TRY(Json out, token_list(tokenizer, ids));
@@ -111,7 +111,7 @@ Status render(const RenderOptions& options, const CliContext& context) {
 }  // namespace
 
 void add_tokenize_commands(CLI::App& app, CliContext& context, int& exit_code) {
-  auto tokenize_options = std::make_shared<TokenizeOptions>();
+  auto tokenize_options = std::make_shared<TokenizeCommand>();
   CLI::App* tokenize_command = app.add_subcommand("tokenize", "Text to token ids, or ids to text, as JSON");
   tokenize_command->add_option("model", tokenize_options->model, "Model folder or cached name")->required();
   auto* text = tokenize_command->add_option("--text", tokenize_options->text, "The text");
@@ -125,7 +125,7 @@ void add_tokenize_commands(CLI::App& app, CliContext& context, int& exit_code) {
     if (Status status = tokenize(*tokenize_options, context); !status) exit_code = report(status.error());
   });
 
-  auto render_options = std::make_shared<RenderOptions>();
+  auto render_options = std::make_shared<RenderCommand>();
   CLI::App* render_command = app.add_subcommand("render", "A conversation as the model's template writes it, as JSON");
   render_command->add_option("model", render_options->model, "Model folder or cached name")->required();
   auto* messages = render_command->add_option("--messages", render_options->file,

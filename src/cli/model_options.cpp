@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -66,27 +67,35 @@ Status finish_model_options(ModelOptions& o, const CliContext& context) {
   return Ok{};
 }
 
-LoadBar::LoadBar() : terminal_(isatty(STDERR_FILENO) == 1), begin_ns_(now_ns()) {}
+LoadBar::LoadBar() : terminal_(isatty(STDERR_FILENO) == 1) {}
 
-void LoadBar::update(int64_t done, int64_t total) {
+void LoadBar::update(const LoadProgress& progress) {
+  if (progress.phase != phase_) {
+    finish();
+    phase_ = progress.phase;
+    begin_ns_ = now_ns();
+  }
+  total_bytes_ = progress.total_bytes;
   const int64_t now = now_ns();
-  if (!terminal_ || total <= 0 || now - shown_ns_ < 100'000'000) return;
+  if (!terminal_ || total_bytes_ <= 0 || now - shown_ns_ < 100'000'000) return;
   shown_ns_ = now;
-  const double seconds = static_cast<double>(now - begin_ns_) * 1e-9;
-  const double share = static_cast<double>(done) / static_cast<double>(total);
-  const double rate = static_cast<double>(done) / 1e9 / (seconds > 0 ? seconds : 1);
+  const double seconds = std::max(1e-9, static_cast<double>(now - begin_ns_) * 1e-9);
+  const double share = static_cast<double>(progress.done_bytes) / static_cast<double>(total_bytes_);
+  const double rate = static_cast<double>(progress.done_bytes) / 1e9 / seconds;
   const double left = share > 0 ? seconds * (1 - share) / share : 0;
   const int filled = static_cast<int>(share * 30);
-  std::fprintf(stderr, "\rloading weights [%.*s%*s] %3.0f %%  %.2f GB/s  %.0f s left ", filled,
+  std::fprintf(stderr, "\r%-8s [%.*s%*s] %3.0f %%  %.2f GB/s  %.0f s left ", phase_.c_str(), filled,
                "##############################", 30 - filled, "", share * 100, rate, left);
   std::fflush(stderr);
 }
 
-void LoadBar::finish(int64_t total) {
-  const double seconds = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
-  const double gigabytes = static_cast<double>(total) / 1e9;
-  std::fprintf(stderr, "%sloaded %.2f GB of weights in %.2f s (%.2f GB/s)%s\n", terminal_ ? "\r" : "", gigabytes,
-               seconds, gigabytes / (seconds > 0 ? seconds : 1), terminal_ ? "                              " : "");
+void LoadBar::finish() {
+  if (phase_.empty()) return;
+  const double seconds = std::max(1e-9, static_cast<double>(now_ns() - begin_ns_) * 1e-9);
+  const double gigabytes = static_cast<double>(total_bytes_) / 1e9;
+  std::fprintf(stderr, "%s%-8s %.2f GB in %.2f s (%.2f GB/s)%s\n", terminal_ ? "\r" : "", phase_.c_str(), gigabytes,
+               seconds, gigabytes / seconds, terminal_ ? "                                        " : "");
+  phase_.clear();
 }
 
 }  // namespace plumb

@@ -31,17 +31,19 @@ void add_model_options(CLI::App& command, ModelOptions& options);
 // Fills plan.pinned and plan.sources from what was parsed.
 Status finish_model_options(ModelOptions& options, const CliContext& context);
 
-// Progress of loading on standard error: a bar on a terminal, else one line at the end.
+// Progress of loading on standard error: a bar on a terminal, else one line a phase.
 class LoadBar {
  public:
   LoadBar();
-  void update(int64_t done_bytes, int64_t total_bytes);
-  void finish(int64_t total_bytes);
+  void update(const LoadProgress& progress);
+  void finish();
 
  private:
   bool terminal_ = false;
-  int64_t begin_ns_ = 0;
+  std::string phase_{};
+  int64_t begin_ns_ = 0;  // of the phase
   int64_t shown_ns_ = 0;
+  int64_t total_bytes_ = 0;
 };
 
 }  // namespace plumb

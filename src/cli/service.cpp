@@ -1,0 +1,138 @@
+#include "cli/service.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
+#include "cli/build_info.h"
+#include "model/host_memory.h"
+
+namespace plumb {
+namespace {
+
+// Speculation needs the MTP layer; without it the layer is not loaded.
+Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
+  ModelPlanOptions& plan = options.plan;
+  if (flags.draft_tokens == 0) {
+    if (plan.mtp == "on")
+      return Error{Code::Unsupported,
+                   "--mtp on has nothing to act on",
+                   "--draft-tokens is 0, so nothing would be drafted",
+                   {"--draft-tokens 1", "--mtp auto"}};
+    plan.mtp = "off";
+    plan.sources.try_emplace("mtp", "--draft-tokens 0");
+    return Ok{};
+  }
+  if (plan.mtp == "off")
+    return Error{Code::Unsupported,
+                 "--draft-tokens " + std::to_string(flags.draft_tokens) + " cannot be honoured",
+                 "--mtp off leaves out the layer that drafts",
+                 {"--mtp on"}};
+  plan.mtp = "on";
+  plan.sources.try_emplace("mtp", "--draft-tokens " + std::to_string(flags.draft_tokens));
+  return Ok{};
+}
+
+EngineOptions engine_options(const EngineFlags& flags, int max_context) {
+  return {.max_running = flags.max_running,
+          .max_batch_tokens = flags.max_batch_tokens,
+          .chunk_tokens = flags.chunk_tokens,
+          .max_context = max_context,
+          .queue_limit = flags.queue_limit,
+          .prefix_cache = !flags.no_prefix_cache,
+          .draft_tokens = flags.draft_tokens};
+}
+
+Status read_texts(Service& service) {
+  PLUMB_TRY(service.generation, read_generation_config(service.source.folder));
+  PLUMB_TRY(service.tokenizer, Tokenizer::load(service.source.folder));
+  Result<ChatTemplate> chat = ChatTemplate::load(service.source.folder);
+  if (chat)
+    service.chat_template = std::move(*chat);
+  else if (chat.error().code != Code::NotFound)
+    return std::move(chat).error();
+  else
+    log_warn("the checkpoint has no chat template: chat requests will be refused, completions work");
+  return Ok{};
+}
+
+Status load_weights(Service& service, ModelOptions& options) {
+  LoadBar bar;
+  LoadModelOptions load{.device = detect_cpu(), .plan = options.plan};
+  load.load.progress = [&bar](const LoadProgress& p) { bar.update(p); };
+  PLUMB_TRY(service.model, load_model(service.source.folder, service.registry, *service.pool, load));
+  bar.finish();
+  for (const std::string& warning : service.model->opened.checkpoint->warnings()) log_warn(warning);
+  return Ok{};
+}
+
+Status start_engine(Service& service, const EngineFlags& flags) {
+  const PlannedModel& planned = service.model->planned;
+  PLUMB_TRY(service.cache, KvCache::make(service.model->config(), planned.with_mtp, planned.kv, planned.pages));
+  EngineOptions options = engine_options(flags, planned.max_context);
+  // Rows of the embedding beyond the tokenizer's ids are padding and must never be drawn.
+  options.vocab_size = std::min(service.model->config().vocab_size, service.tokenizer->vocab_size());
+  PLUMB_TRY(service.buffers, make_buffers(service.model->config(), planned.limits));
+  PLUMB_TRY(service.workspace, allocate_host(planned.plan.workspace_bytes, "kernel workspace"));
+  service.executor = std::make_unique<Executor>(planned.plan, Stream{.pool = service.pool.get(),
+                                                                     .workspace = service.workspace.get(),
+                                                                     .workspace_bytes = planned.plan.workspace_bytes});
+  const Forward forward{.config = service.model->config(),
+                        .weights = service.model->weights,
+                        .sites = planned.sites,
+                        .executor = *service.executor,
+                        .cache = *service.cache,
+                        .buffers = *service.buffers,
+                        .numerics = planned.numerics,
+                        .latent_norm_eps = planned.latent_norm_eps};
+  PLUMB_TRY(service.engine, Engine::start(forward, options));
+  return Ok{};
+}
+
+}  // namespace
+
+void add_engine_options(CLI::App& command, ModelOptions& options, EngineFlags& flags) {
+  const auto add = [&](CLI::Option* option) { options.options.push_back(option); };
+  add(command.add_option("--max-running", flags.max_running, "Sequences that decode together")
+          ->check(CLI::Range(1, 4096)));
+  add(command.add_option("--max-batch-tokens", flags.max_batch_tokens, "Rows of one step")
+          ->check(CLI::Range(2, 65536)));
+  add(command.add_option("--chunk-tokens", flags.chunk_tokens, "Prompt tokens of one sequence in a step")
+          ->check(CLI::Range(1, 65536)));
+  add(command.add_option("--queue", flags.queue_limit, "Requests that may wait; beyond it the answer is 429")
+          ->check(CLI::Range(0, 1'000'000)));
+  add(command.add_option("--draft-tokens", flags.draft_tokens, "Tokens drafted by the MTP layer in a round; 0: off")
+          ->check(CLI::Range(0, 3)));
+  add(command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "Compute every prompt from its first token"));
+}
+
+std::string Service::fingerprint() const {
+  return Hash64()
+      .add(model->opened.checkpoint->identity_hash())
+      .add(model->planned.plan.fingerprint())
+      .add(build_id())
+      .hex();
+}
+
+Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
+                                               const CliContext& context) {
+  PLUMB_TRY_STATUS(finish_model_options(options, context));
+  PLUMB_TRY_STATUS(choose_speculation(options, flags));
+  ask_plan_for(engine_options(flags, options.plan.max_context), options.plan);
+  auto service = std::make_unique<Service>();
+  PLUMB_TRY(service->source, resolve_model(options.model, context.hf_home));
+  PLUMB_TRY_STATUS(read_texts(*service));
+  service->registry = make_registry();
+  service->pool = std::make_unique<ThreadPool>(options.threads);
+  PLUMB_TRY_STATUS(load_weights(*service, options));
+  service->eos_ids.assign(service->model->config().eos_token_ids.begin(), service->model->config().eos_token_ids.end());
+  for (const int id : service->generation.eos_token_ids)
+    if (std::find(service->eos_ids.begin(), service->eos_ids.end(), id) == service->eos_ids.end())
+      service->eos_ids.push_back(id);
+  PLUMB_TRY_STATUS(start_engine(*service, flags));
+  return service;
+}
+
+}  // namespace plumb

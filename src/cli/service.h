@@ -1,0 +1,51 @@
+// A model ready to generate: checkpoint, plan, weights, cache, engine, tokenizer and template. What run, chat and serve
+// stand on.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "checkpoint/model_source.h"
+#include "cli/model_options.h"
+#include "engine/engine.h"
+#include "model/model_config.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace plumb {
+
+struct EngineFlags {
+  int max_running = 64;
+  int max_batch_tokens = 1024;
+  int chunk_tokens = 512;
+  int queue_limit = 1024;
+  int draft_tokens = 0;
+  bool no_prefix_cache = false;
+};
+void add_engine_options(CLI::App& command, ModelOptions& options, EngineFlags& flags);
+
+// Stays where it is; members are ended in reverse order.
+struct Service {
+  ModelSource source{};
+  Registry registry{};
+  std::unique_ptr<ThreadPool> pool{};
+  std::unique_ptr<LoadedModel> model{};
+  std::optional<KvCache> cache{};
+  ForwardBuffersPtr buffers{};
+  std::shared_ptr<std::byte> workspace{};
+  std::unique_ptr<Executor> executor{};
+  GenerationConfig generation{};
+  std::optional<Tokenizer> tokenizer{};
+  std::optional<ChatTemplate> chat_template{};
+  std::vector<int32_t> eos_ids{};  // of config.json and generation_config.json
+  std::unique_ptr<Engine> engine{};
+
+  // Of checkpoint, plan and build: 16 hex digits, in every answer's system_fingerprint.
+  std::string fingerprint() const;
+};
+Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
+                                               const CliContext& context);
+
+}  // namespace plumb
