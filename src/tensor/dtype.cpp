@@ -11,12 +11,12 @@ struct Row {
   int bits;
 };
 constexpr std::array kRows{
-    Row{DType::F32, "F32", 32},        Row{DType::F16, "F16", 16},        Row{DType::BF16, "BF16", 16},
-    Row{DType::F8E4M3, "F8_E4M3", 8},  Row{DType::F8E5M2, "F8_E5M2", 8},  Row{DType::F8E8M0, "F8_E8M0", 8},
-    Row{DType::F4E2M1, "F4", 4},       Row{DType::F64, "F64", 64},        Row{DType::I64, "I64", 64},
-    Row{DType::I32, "I32", 32},        Row{DType::I16, "I16", 16},        Row{DType::I8, "I8", 8},
-    Row{DType::U64, "U64", 64},        Row{DType::U32, "U32", 32},        Row{DType::U16, "U16", 16},
-    Row{DType::U8, "U8", 8},           Row{DType::Bool, "BOOL", 8},
+    Row{DType::F32, "F32", 32},       Row{DType::F16, "F16", 16},       Row{DType::BF16, "BF16", 16},
+    Row{DType::F8E4M3, "F8_E4M3", 8}, Row{DType::F8E5M2, "F8_E5M2", 8}, Row{DType::F8E8M0, "F8_E8M0", 8},
+    Row{DType::F4E2M1, "F4", 4},      Row{DType::F64, "F64", 64},       Row{DType::I64, "I64", 64},
+    Row{DType::I32, "I32", 32},       Row{DType::I16, "I16", 16},       Row{DType::I8, "I8", 8},
+    Row{DType::U64, "U64", 64},       Row{DType::U32, "U32", 32},       Row{DType::U16, "U16", 16},
+    Row{DType::U8, "U8", 8},          Row{DType::Bool, "BOOL", 8},
 };
 
 const Row& row(DType type) {

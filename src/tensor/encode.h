@@ -41,7 +41,7 @@ PLUMB_HD inline uint16_t f32_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // 65520 and above round to infinity
-  if (magnitude < 0x38800000u) {                        // subnormal: multiples of 2^-24; adding 0.5 rounds to nearest even
+  if (magnitude < 0x38800000u) {  // subnormal: multiples of 2^-24; adding 0.5 rounds to nearest even
     const float shifted = bits_to_f32(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(f32_to_bits(shifted) - 0x3f000000u);
   }
@@ -64,8 +64,8 @@ PLUMB_HD inline uint8_t f32_to_e4m3(float value) {
   const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7fu;
-  if (magnitude >= 0x43e00000u) return sign | 0x7eu;  // 448 and above
-  if (magnitude < 0x3c800000u) {                      // below 2^-6: multiples of 2^-9, rounded by the adder
+  if (magnitude >= 0x43e00000u) return sign | 0x7eu;         // 448 and above
+  if (magnitude < 0x3c800000u) {                             // below 2^-6: multiples of 2^-9, rounded by the adder
     const float shifted = bits_to_f32(magnitude) + 0x1p14f;  // one ulp of 2^14 is 2^-9
     return sign | static_cast<uint8_t>(f32_to_bits(shifted) - 0x46800000u);
   }
@@ -79,20 +79,28 @@ PLUMB_HD inline float e2m1_to_f32(uint8_t code) {
   const uint32_t sign = static_cast<uint32_t>(code & 8u) << 28;
   const uint32_t exponent = (code >> 1) & 3u;
   const uint32_t mantissa = code & 1u;
-  const uint32_t magnitude = exponent != 0 ? ((exponent + 126) << 23) | (mantissa << 22) : (mantissa != 0 ? 0x3f000000u : 0u);
+  const uint32_t magnitude =
+      exponent != 0 ? ((exponent + 126) << 23) | (mantissa << 22) : (mantissa != 0 ? 0x3f000000u : 0u);
   return bits_to_f32(sign | magnitude);
 }
 // Nearest, ties to the even code, saturating at 6. Sign of zero as ModelOpt writes it: from value < 0 (formats.md 1.1).
 PLUMB_HD inline uint8_t f32_to_e2m1(float value) {
   const float a = std::fabs(value);
   uint8_t code = 7;
-  if (a <= 0.25f) code = 0;
-  else if (a < 0.75f) code = 1;
-  else if (a <= 1.25f) code = 2;
-  else if (a < 1.75f) code = 3;
-  else if (a <= 2.5f) code = 4;
-  else if (a < 3.5f) code = 5;
-  else if (a <= 5.0f) code = 6;
+  if (a <= 0.25f)
+    code = 0;
+  else if (a < 0.75f)
+    code = 1;
+  else if (a <= 1.25f)
+    code = 2;
+  else if (a < 1.75f)
+    code = 3;
+  else if (a <= 2.5f)
+    code = 4;
+  else if (a < 3.5f)
+    code = 5;
+  else if (a <= 5.0f)
+    code = 6;
   return value < 0.0f ? static_cast<uint8_t>(code | 8u) : code;
 }
 
