@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   plumb::add_plan_command(app, context, exit_code);
   plumb::add_logits_command(app, context, exit_code);
   plumb::add_tokenize_commands(app, context, exit_code);
+  plumb::add_bench_command(app, context, exit_code);
   name_environment_variables(app);
 
   try {
