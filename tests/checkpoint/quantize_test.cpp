@@ -10,9 +10,9 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/encode_rows.h"
-#include "support/folder.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/quant_config.h"
+#include "support/folder.h"
 #include "support/paths.h"
 #include "tensor/encode.h"
 
