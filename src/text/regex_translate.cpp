@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "text/newer_characters.h"
 #include "text/regex.h"
 #include "text/unicode.h"
 
@@ -19,14 +20,17 @@ constexpr std::string_view kNotSpace =
     R"(\x00-\x08\x0e-\x1f\x21-\x84\x86-\x9f\xa1-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e})"
     R"(\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 
-// Names both engines know and mean alike.
-constexpr std::array<std::string_view, 52> kProperties = {
-    "L",        "Lu",       "Ll",       "Lt",     "Lm",   "Lo",         "M",        "Mn",     "Mc",
-    "Me",       "N",        "Nd",       "Nl",     "No",   "P",          "Pc",       "Pd",     "Ps",
-    "Pe",       "Pi",       "Pf",       "Po",     "S",    "Sm",         "Sc",       "Sk",     "So",
-    "Z",        "Zs",       "Zl",       "Zp",     "Han",  "Hiragana",   "Katakana", "Hangul", "Latin",
-    "Cyrillic", "Greek",    "Arabic",   "Hebrew", "Thai", "Devanagari", "Bengali",  "Tamil",  "Telugu",
-    "Georgian", "Armenian", "Ethiopic", "Khmer",  "Lao",  "Myanmar",    "Tibetan"};
+// General categories; both engines know them and mean the same, up to their Unicode versions.
+constexpr std::array<std::string_view, 31> kProperties = {
+    "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P", "Pc",
+    "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp"};
+
+std::string newer_members(std::string_view category) {
+  std::string out;
+  for (const NewerCharacters& newer : kNewerCharacters)
+    if (newer.category.starts_with(category)) out += newer.members;
+  return out;
+}
 
 class Translator {
  public:
@@ -133,6 +137,8 @@ class Translator {
         return {};
       case 'd':
       case 'D':
+        at_ += 2;
+        return category("Nd", c == 'D', in_class);
       case 'r':
       case 'n':
       case 't':
@@ -147,7 +153,7 @@ class Translator {
         return {};
       case 'p':
       case 'P':
-        return property();
+        return property(in_class);
       case 'x':
       case 'u':
         return code_point();
@@ -160,7 +166,7 @@ class Translator {
     return {};
   }
 
-  Status property() {
+  Status property(bool in_class) {
     const size_t close = in_.find('}', at_);
     if (close == std::string_view::npos || in_[at_ + 2] != '{') return refuse("a property without braces");
     std::string_view name = in_.substr(at_ + 3, close - at_ - 3);
@@ -171,8 +177,18 @@ class Translator {
     }
     if (std::find(kProperties.begin(), kProperties.end(), name) == kProperties.end())
       return refuse(fmt::format("the property '{}'", name));
-    out_ += fmt::format("\\{}{{{}}}", negated ? 'P' : 'p', name);
     at_ = close + 1;
+    return category(name, negated, in_class);
+  }
+
+  Status category(std::string_view name, bool negated, bool in_class) {
+    const std::string newer = newer_members(name);
+    if (in_class && negated && !newer.empty()) return refuse("a negated property within a class");
+    if (in_class || newer.empty()) {
+      out_ += fmt::format("\\{}{{{}}}{}", negated ? 'P' : 'p', name, in_class ? newer : "");
+    } else {
+      out_ += fmt::format("[{}\\p{{{}}}{}]", negated ? "^" : "", name, newer);
+    }
     return {};
   }
 

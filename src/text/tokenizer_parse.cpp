@@ -180,7 +180,10 @@ class TokenizerParser {
     known.added = true;
     known.special = token.special;
     if (token.normalized) {
-      data_->normalized_matcher.add(token, data_->normalizer.apply(token.content));
+      // The original keeps a normalised token's text normalised, and finds its id by the text as written.
+      known.text = data_->normalizer.apply(token.content);
+      known.bytes = bytes_from_alphabet(known.text).value_or(known.text);
+      data_->normalized_matcher.add(token, known.text);
     } else {
       data_->raw_matcher.add(token, token.content);
     }
