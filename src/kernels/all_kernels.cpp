@@ -1,4 +1,5 @@
 // Every kernel of this build, in one list.
+#include "kernels/cpu/op_kernels.h"
 #include "kernels/cpu/strip16_kernels.h"
 #include "kernels/reference/reference.h"
 #include "ops/kernel.h"
@@ -16,6 +17,7 @@ Registry make_registry() {
   Registry registry;
   append(registry.kernels, reference_kernels());
   append(registry.kernels, cpu_strip_kernels());
+  append(registry.kernels, cpu_op_kernels());
   registry.conversions = cpu_conversions();
   return registry;
 }

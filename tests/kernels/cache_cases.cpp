@@ -26,9 +26,7 @@ struct CacheShape {
   Numerics numerics{};
 };
 
-double bf16_steps(const Numerics& numerics, double steps) {
-  return numerics.round_bf16 ? steps * unit_roundoff(DType::BF16) : 0.0;
-}
+double bf16_steps(const Numerics& numerics, double steps) { return numerics.round_bf16 ? steps * kBf16Step / 2 : 0.0; }
 
 class CacheCase : public MatrixCase {
  public:
@@ -146,7 +144,7 @@ class KvWriteCase : public CacheCase {
       if (r == padding_row_) continue;
       reference::read_latent_row(g, slot(r, cache_.data()), mine.data());
       reference::read_latent_row(g, slot(r, want_cache_.data()), theirs.data());
-      const double cache = g.latent == KvFormat::F32 ? 0 : unit_roundoff(DType::BF16) * 2;
+      const double cache = g.latent == KvFormat::F32 ? 0 : kBf16Step;
       compare({.what = "k_pe",
                .have = mine.data() + g.kv_lora_rank,
                .want = theirs.data() + g.kv_lora_rank,

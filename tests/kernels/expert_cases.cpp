@@ -203,7 +203,7 @@ class MoeCase : public MatrixCase {
   }
   void check(const Contract& contract, Problems& problems) override {
     relative_ = relative_of(contract, std::max(shape_.hidden, shape_.inter) + shape_.k) +
-                (shape_.numerics.round_bf16 ? 6 * unit_roundoff(DType::BF16) : 0.0);
+                (shape_.numerics.round_bf16 ? 6 * kBf16Step / 2 : 0.0);
     magnitude_ = reference::moe_magnitude(arguments(0, rows_), relative_);
     MatrixCase::check(contract, problems);
   }

@@ -40,7 +40,7 @@ double relative_of(const Contract& contract, int64_t terms) {
 }
 
 double bound_of(const Contract& contract, const Numerics& numerics, int64_t terms, double magnitude, double result) {
-  const double output = 2 * unit_roundoff(numerics.round_bf16 ? DType::BF16 : DType::F32);
+  const double output = numerics.round_bf16 ? kBf16Step : 2 * unit_roundoff(DType::F32);
   return relative_of(contract, terms) * magnitude + output * std::fabs(result) + contract.error_bound.floor +
          static_cast<double>(terms + 1) * 0x1p-149;
 }

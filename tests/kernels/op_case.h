@@ -64,6 +64,9 @@ struct Scratch {
 double bound_of(const Contract& contract, const Numerics& numerics, int64_t terms, double magnitude, double result);
 double relative_of(const Contract& contract, int64_t terms);
 
+// Relative distance of neighbouring bf16 numbers: what two roundings of nearly the same value may be apart.
+inline constexpr double kBf16Step = 0x1p-7;
+
 struct Compare {
   const char* what = "";
   const float* have = nullptr;

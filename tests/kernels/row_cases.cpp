@@ -58,7 +58,7 @@ std::string describe_row(const char* op, const RowShape& s) {
 double norm_bound(const Contract& contract, const RowShape& shape, double result) {
   const double steps = shape.numerics.norm_two_roundings ? 2 : 0;
   return bound_of(contract, shape.numerics, shape.n / 2 + 4, std::fabs(result), result) +
-         steps * unit_roundoff(DType::BF16) * std::fabs(result);
+         steps * kBf16Step / 2 * std::fabs(result);
 }
 
 class NormCase : public MatrixCase {
@@ -170,7 +170,7 @@ class RopeCase : public MatrixCase {
                                                       : column - shape_.rope_dim / 2;
     const double magnitude = std::fabs(static_cast<double>(original_->row(row)[column])) +
                              std::fabs(static_cast<double>(original_->row(row)[partner]));
-    const double bf16 = shape_.numerics.round_bf16 ? 2 * unit_roundoff(DType::BF16) : 0;
+    const double bf16 = shape_.numerics.round_bf16 ? 2 * kBf16Step / 2 : 0;
     return bound_of(contract, shape_.numerics, 2, magnitude, static_cast<double>(want(0).row(row)[column])) +
            bf16 * magnitude;
   }

@@ -31,7 +31,7 @@ class SampleCase : public OpCase {
   std::string describe() const override {
     return "sample rows " + std::to_string(rows_) + " vocab " + std::to_string(vocab_);
   }
-  Call call() const override { return {.op = Op::Sample, .m_lo = rows_, .m_hi = rows_, .n = vocab_}; }
+  Call call() const override { return {.op = Op::Sample, .m_lo = rows_, .m_hi = rows_, .k = vocab_}; }
   void reset(uint8_t poison) override {
     logits_.copy_from(original_);
     for (SampleOut& out : out_) {
