@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""The openai package against the real binary: what its users call.
+
+usage: openai_test.py PLUMB MODEL      (exit code 77 where the package is not installed)
+"""
+import asyncio
+import sys
+
+from server import run_tests
+
+try:
+    import openai
+except ImportError:
+    print("the openai package is not installed (pip install openai)")
+    sys.exit(77)
+
+QUESTION = [{"role": "user", "content": "What is 2+2? Answer briefly."}]
+PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def client_of(server, kind=openai.OpenAI):
+    return kind(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0)
+
+
+def served_name(server):
+    return client_of(server).models.list().data[0].id
+
+
+def create(server):
+    answer = client_of(server).chat.completions.create(model=served_name(server), messages=QUESTION, temperature=0,
+                                                       extra_body=PLAIN)
+    assert answer.choices[0].message.content == "4", answer
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.model == served_name(server)
+    assert answer._request_id  # pylint: disable=protected-access
+
+
+def create_stream(server):
+    chunks = list(client_of(server).chat.completions.create(
+        model=served_name(server), messages=QUESTION, temperature=0, stream=True, extra_body=PLAIN,
+        stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "4"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == ["stop"]
+    assert chunks[-1].usage.completion_tokens > 0 and chunks[-1].choices == []
+    assert len({c.id for c in chunks}) == 1
+
+
+def stream_helper(server):
+    with client_of(server).chat.completions.stream(model=served_name(server), messages=QUESTION, temperature=0,
+                                                   logprobs=True, top_logprobs=2, extra_body=PLAIN) as events:
+        final = None
+        for _ in events:
+            pass
+        final = events.get_final_completion()
+    assert final.choices[0].message.content == "4"
+    assert final.choices[0].message.role == "assistant"
+    assert "".join(t.token for t in final.choices[0].logprobs.content) == "4"
+
+
+def asynchronous_and_many(server):
+    async def run():
+        client = client_of(server, openai.AsyncOpenAI)
+        name = served_name(server)
+
+        async def one():
+            text = ""
+            parts = await client.chat.completions.create(model=name, messages=QUESTION, temperature=0, stream=True,
+                                                         extra_body=PLAIN)
+            async for part in parts:
+                text += part.choices[0].delta.content or ""
+            return text
+
+        answers = await asyncio.gather(*(one() for _ in range(64)))
+        await client.close()
+        return answers
+
+    assert set(asyncio.run(run())) == {"4"}
+
+
+def completions(server):
+    answer = client_of(server).completions.create(model=served_name(server), prompt=["2+2=", "1+1="], max_tokens=3,
+                                                  temperature=0, logprobs=1, echo=True)
+    assert [c.index for c in answer.choices] == [0, 1]
+    assert answer.choices[0].text.startswith("2+2=")
+    assert answer.choices[0].logprobs.token_logprobs[0] is None
+
+
+def errors(server):
+    client, name = client_of(server), served_name(server)
+    try:
+        client.chat.completions.create(model=name, messages=QUESTION, temperature=3)
+        raise AssertionError("no error")
+    except openai.BadRequestError as error:
+        assert error.param == "temperature" and error.code == "invalid_value", error
+    try:
+        client.chat.completions.create(model="none", messages=QUESTION)
+        raise AssertionError("no error")
+    except openai.NotFoundError as error:
+        assert error.code == "model_not_found", error
+    try:
+        client.chat.completions.create(model=name, messages=QUESTION, max_tokens=10**6)
+        raise AssertionError("no error")
+    except openai.BadRequestError as error:
+        assert error.code == "context_length_exceeded" and "maximum context length" in str(error), error
+
+
+def closing_a_stream_early(server):
+    parts = client_of(server).chat.completions.create(model=served_name(server), messages=QUESTION, stream=True,
+                                                      max_tokens=2000, extra_body={"ignore_eos": True})
+    next(iter(parts))
+    parts.close()
+    create(server)
+
+
+def raw_response_headers(server):
+    raw = client_of(server).chat.completions.with_raw_response.create(
+        model=served_name(server), messages=QUESTION, temperature=0, extra_body={**PLAIN, "wibble": 1},
+        extra_headers={"x-request-id": "from-the-client"})
+    assert raw.headers["x-request-id"] == "from-the-client"
+    assert raw.headers["x-ignored-fields"] == "wibble"
+
+
+TESTS = [create, create_stream, stream_helper, asynchronous_and_many, completions, errors, closing_a_stream_early,
+         raw_response_headers]
+
+if __name__ == "__main__":
+    sys.exit(run_tests(sys.argv[1], sys.argv[2], TESTS, "--log-level", "warn"))
