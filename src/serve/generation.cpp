@@ -80,8 +80,7 @@ void Generation::start() {
   on_tokens();  // what the engine pushed before on_wake was set
 }
 
-// ---- into the engine
-// -------------------------------------------------------------------------------------------------
+// ---- into the engine ----
 
 std::optional<ApiError> Generation::check_lengths() {
   CommonFields& common = request_.common;
@@ -195,8 +194,7 @@ void Generation::begin_answer() {
   }
 }
 
-// ---- out of the engine
-// -----------------------------------------------------------------------------------------------
+// ---- out of the engine ----
 
 void Generation::on_tokens() {
   for (Choice& choice : choices_) {

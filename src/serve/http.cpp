@@ -79,8 +79,7 @@ std::string_view status_text(int status) {
   }
 }
 
-// ---- Exchange
-// --------------------------------------------------------------------------------------------------------
+// ---- Exchange ----
 
 void Exchange::respond(HttpResponse response) {
   if (const auto connection = connection_.lock(); connection && connected_) connection->respond(std::move(response));
@@ -116,8 +115,7 @@ void Exchange::post(std::function<void()> job) {
   });
 }
 
-// ---- HttpServer
-// ------------------------------------------------------------------------------------------------------
+// ---- HttpServer ----
 
 namespace {
 

@@ -95,13 +95,21 @@ Connection::Connection(std::shared_ptr<Shared> shared, std::shared_ptr<IoThread>
 
 Connection::~Connection() { shared_->connections.fetch_sub(1, std::memory_order_relaxed); }
 
-// ---- reading
-// ---------------------------------------------------------------------------------------------------------
+// ---- reading ----
 
-asio::awaitable<void> Connection::run(std::shared_ptr<Connection> self) { co_await self->serve(); }
+asio::awaitable<void> Connection::run(std::shared_ptr<Connection> self) {
+  self->thread_->connections.insert(self.get());
+  try {
+    co_await self->serve();
+  } catch (const std::exception& thrown) {  // Asio's and Beast's; one connection must not take the others along
+    log_error(std::string("a connection failed: ") + thrown.what());
+  }
+  self->gone();
+  if (self->exchange_) self->answer_ended();
+  self->thread_->connections.erase(self.get());
+}
 
 asio::awaitable<void> Connection::serve() {
-  thread_->connections.insert(this);
   ErrorCode error;
   socket_.non_blocking(true, error);
   for (bool more = !error; more;) {
@@ -120,10 +128,6 @@ asio::awaitable<void> Connection::serve() {
     more = keep_alive_ && !broken_ && !shared_->stopping.load(std::memory_order_relaxed);
   }
   if (!broken_) co_await linger();
-  broken_ = true;
-  timer_.cancel();
-  socket_.close(error);
-  thread_->connections.erase(this);
 }
 
 asio::awaitable<Connection::Next> Connection::read_request(RequestParser& parser) {
@@ -214,8 +218,7 @@ HttpRequest Connection::take_request(RequestParser& parser) {
   return request;
 }
 
-// ---- answering
-// -------------------------------------------------------------------------------------------------------
+// ---- answering ----
 
 asio::awaitable<void> Connection::answer(HttpRequest request) {
   phase_ = Phase::Answer;
@@ -336,8 +339,7 @@ void Connection::end_stream(bool whole) {
   flush();
 }
 
-// ---- writing
-// ---------------------------------------------------------------------------------------------------------
+// ---- writing ----
 
 void Connection::flush() {
   if (broken_ || !sending_.empty() || out_.empty()) return;
@@ -391,8 +393,7 @@ asio::awaitable<void> Connection::linger() {
   }
 }
 
-// ---- the client leaves
-// -----------------------------------------------------------------------------------------------
+// ---- the client leaves ----
 
 // A half-closed connection counts as gone: it can't be told from a client that left, and the work would go on for
 // nobody.
@@ -428,8 +429,7 @@ void Connection::gone() {
   if (!ended_ && exchange_->on_disconnect) exchange_->on_disconnect();
 }
 
-// ---- deadlines
-// -------------------------------------------------------------------------------------------------------
+// ---- deadlines ----
 
 void Connection::enter(Phase phase, int timeout_ms) {
   phase_ = phase;

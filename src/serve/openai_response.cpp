@@ -94,8 +94,7 @@ ResponseWriter::ResponseWriter(ResponseFacts facts) : facts_(std::move(facts)) {
   chunk_end_ = facts_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n";
 }
 
-// ---- tokens and their probabilities
-// ----------------------------------------------------------------------------------
+// ---- tokens and their probabilities ----
 
 std::string ResponseWriter::token_key(int32_t id) const {
   const std::string_view bytes = facts_.tokenizer->token_bytes(id);
@@ -182,8 +181,7 @@ void ResponseWriter::append_completion_logprobs(std::string& out, const std::vec
   out.append("],\"top_logprobs\":[").append(tops).append("],\"text_offset\":[").append(offsets).append("]}");
 }
 
-// ---- streamed
-// --------------------------------------------------------------------------------------------------------
+// ---- streamed ----
 
 void ResponseWriter::open_choice(std::string& out, int index) const {
   out += "{\"index\":";
@@ -283,8 +281,7 @@ std::string ResponseWriter::usage_chunk(const UsageFacts& usage) const {
   return chunk_start_ + "],\"usage\":" + usage_json(usage) + "}\n\n";
 }
 
-// ---- whole
-// -----------------------------------------------------------------------------------------------------------
+// ---- whole ----
 
 std::string ResponseWriter::whole(const std::vector<WholeChoice>& choices, const UsageFacts& usage) const {
   std::string out = head_;

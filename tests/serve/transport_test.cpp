@@ -310,11 +310,6 @@ TEST_F(ServeTest, ApiA10_PrefixIpv6AndUnixSocket) {
   client.close();
   stop();
   EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the socket file is taken away";
-  options.http.unix_socket.clear();
-  options.http.host = "::1";
-  HttpServer probe(options.http,
-                   {.make_error = [](int status, std::string_view) { return HttpResponse{.status = status}; }});
-  options.http.port = 0;
   HttpServer six({.host = "::1", .port = 0},
                  {.on_request = [](std::shared_ptr<Exchange> e) { e->respond({.body = "{}"}); },
                   .make_error = [](int status, std::string_view) { return HttpResponse{.status = status}; }});

@@ -145,7 +145,8 @@ TEST_F(ValidationTest, ApiG42_StopNAndTypes) {
   bad("stream", "\"yes\"");
   bad("ignore_eos", "1");
   bad("skip_special_tokens", "\"no\"");
-  expect_400(http_post(port(), "/v1/chat/completions", R"({"model":7,"messages":[{"role":"user","content":"a"}]})"), "model");
+  expect_400(http_post(port(), "/v1/chat/completions", R"({"model":7,"messages":[{"role":"user","content":"a"}]})"),
+             "model");
   bad("chat_template_kwargs", "[]");
   bad("priority", "1e3");
 }
