@@ -26,7 +26,8 @@ Coding coding_of(DType element) {
   }
 }
 
-int64_t strip_bytes(Coding coding, int64_t k) {
+// Bytes of one strip's elements.
+int64_t element_bytes(Coding coding, int64_t k) {
   switch (coding) {
     case Coding::F32:
       return k * 64;
@@ -39,6 +40,23 @@ int64_t strip_bytes(Coding coding, int64_t k) {
       return ceil_div(k, kFp4GroupK) * kFp4GroupBytes;
   }
   return 0;
+}
+
+// Whether eight strips so many cache lines apart, read side by side, keep out of each other's way in a first-level
+// cache of 64 sets: nowhere are two of them within four sets.
+bool spreads(int64_t lines) {
+  for (int64_t i = 1; i < 8; ++i) {
+    const int64_t apart = i * lines % 64;
+    if (std::min(apart, 64 - apart) < 4) return false;
+  }
+  return true;
+}
+
+// From one strip to the next. Large strips are padded: with a power of two between them all would share a set.
+int64_t strip_bytes(Coding coding, int64_t k) {
+  int64_t lines = element_bytes(coding, k) / 64;
+  while (lines >= 64 && !spreads(lines)) ++lines;
+  return lines * 64;
 }
 
 // Floats of scales a strip has after the data; only FP8 does.
@@ -62,6 +80,7 @@ struct SourceRows {
   int64_t row_bytes = 0;
   int64_t rows = 0;                  // of the source that are in this strip, at most 16
   const std::byte* zeros = nullptr;  // [row_bytes], stands for rows beyond the last
+  bool more = false;                 // another whole strip follows
 };
 
 // Transposes whole 32-bit words, then the last one when the rows end inside it, then clears the rest of its group.
@@ -73,6 +92,7 @@ void transpose_rows(const SourceRows& source, TransposeJob job, Transpose transp
     return job.out + v * 64 + (job.group_vectors > 0 ? v / job.group_vectors * job.group_gap : 0);
   };
   job.words = words;
+  if (source.more) job.next = source.first + kStrip * source.row_bytes;
   transpose(job);
   if (vectors > words) {
     std::byte last[kStrip][4] = {};
@@ -107,7 +127,7 @@ void fill_strips(const EncodedMatrix& source, std::byte* out, int part, int part
   const Coding coding = coding_of(source.format.element);
   const int64_t row_bytes = encoded_data_bytes(source.format, 1, source.k);
   const int64_t scale_bytes = coding == Coding::E2m1 ? source.k / 16 : 0;
-  const int64_t bytes = strip_bytes(coding, source.k);
+  const int64_t bytes = strip_bytes(coding, source.k), used = element_bytes(coding, source.k);
   const int64_t strips = ceil_div(source.n, kStrip);
   const int64_t scales = strip_scales(source.format, source.k);
   std::vector<std::byte> zeros;
@@ -120,7 +140,8 @@ void fill_strips(const EncodedMatrix& source, std::byte* out, int part, int part
     SourceRows rows{.first = static_cast<const std::byte*>(source.data) + s * kStrip * row_bytes,
                     .row_bytes = row_bytes,
                     .rows = std::min<int64_t>(kStrip, source.n - s * kStrip),
-                    .zeros = zeros.data()};
+                    .zeros = zeros.data(),
+                    .more = s + 1 < range.end && (s + 2) * kStrip <= source.n};
     job.out = out + s * bytes;
     transpose_rows(rows, job, transpose);
     if (scale_bytes > 0) {
@@ -129,6 +150,7 @@ void fill_strips(const EncodedMatrix& source, std::byte* out, int part, int part
       transpose_rows(rows, {.out = job.out + 512, .group_vectors = 1, .group_gap = 512, .shuffle = WordShuffle::E4m3},
                      transpose);
     }
+    std::memset(job.out + used, 0, static_cast<size_t>(bytes - used));
     if (scales > 0) fill_scales(source, s, reinterpret_cast<float*>(out + strips * bytes) + s * scales);
   }
 }

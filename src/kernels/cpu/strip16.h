@@ -9,6 +9,7 @@
 //   F4E2M1     [k/64] groups of 576 bytes: 8 x 64 bytes of codes, then 64 block scales. 32-bit word n of code vector b
 //              holds k = 8 b + 2 q + j in its bits 16 j + 4 q. The scales of 4 blocks of 16 along k stand as F8E4M3
 //              above
+// Between strips there may be unused cache lines (StripMatrix::strip_bytes).
 // After all strips: F8E4M3 has its scales as floats: [strips][k/128] for 128-wide blocks, else [strips][16].
 #pragma once
 
@@ -36,7 +37,7 @@ struct StripMatrix {
   Coding coding = Coding::F32;
   int64_t n = 0, k = 0;
   int64_t strips = 0;
-  int64_t strip_bytes = 0;
+  int64_t strip_bytes = 0;  // from one strip to the next
   const std::byte* data = nullptr;
   const float* block_scale = nullptr;  // [strips][k/128] or null
   const float* row_scale = nullptr;    // [strips][16] or null: multiplies a finished sum
@@ -61,8 +62,9 @@ enum class WordShuffle : uint8_t {
 struct TransposeJob {
   const std::byte* rows[kStrip] = {};  // any alignment
   int64_t words = 0;
-  std::byte* out = nullptr;   // 64-byte aligned
-  int64_t group_vectors = 0;  // after so many vectors `group_gap` bytes of `out` are left out; 0: never
+  const std::byte* next = nullptr;  // 64 * words bytes that will be read next, or null
+  std::byte* out = nullptr;         // 64-byte aligned
+  int64_t group_vectors = 0;        // after so many vectors `group_gap` bytes of `out` are left out; 0: never
   int64_t group_gap = 0;
   WordShuffle shuffle = WordShuffle::None;
 };

@@ -40,10 +40,11 @@ __m512i sort_words(__m512i v) {
     return _mm512_shuffle_epi8(v, order);
   }
   if constexpr (shuffle == WordShuffle::E2m1) {
-    __m512i t = _mm512_and_si512(_mm512_xor_si512(v, _mm512_srli_epi32(v, 4)), _mm512_set1_epi32(0x00f000f0));
+    // Inner nibbles of each half change places, then the inner bytes of the word.
+    const __m512i t = _mm512_ternarylogic_epi32(v, _mm512_srli_epi32(v, 4), _mm512_set1_epi32(0x00f000f0), 0x28);
     v = _mm512_ternarylogic_epi32(v, t, _mm512_slli_epi32(t, 4), 0x96);
-    t = _mm512_and_si512(_mm512_xor_si512(v, _mm512_srli_epi32(v, 8)), _mm512_set1_epi32(0x0000ff00));
-    v = _mm512_ternarylogic_epi32(v, t, _mm512_slli_epi32(t, 8), 0x96);
+    const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+    return _mm512_shuffle_epi8(v, order);
   }
   return v;
 }
@@ -56,8 +57,8 @@ void transpose_words(const TransposeJob& job) {
     __m512i r[16];
     for (int n = 0; n < 16; ++n) {
       r[n] = _mm512_maskz_loadu_epi32(mask, job.rows[n] + v * 4);
-      // Sixteen streams are more than the hardware follows. Past the end of a row is harmless.
-      _mm_prefetch(reinterpret_cast<const char*>(job.rows[n] + v * 4) + 512, _MM_HINT_T0);
+      // Sixteen streams are more than the hardware follows; the rows of the next strip lie side by side.
+      if (job.next != nullptr) _mm_prefetch(reinterpret_cast<const char*>(job.next) + (v + n) * 64, _MM_HINT_T1);
     }
     transpose16(r);
     std::byte* out = job.out + v * 64;
