@@ -44,7 +44,7 @@ def wait_until_ready(server, port):
                 return
         except OSError:
             pass  # not listening yet
-        time.sleep(0.1)
+        time.sleep(0.25)
     raise RuntimeError(f"the server was not ready after {READY_SECONDS} s")
 
 
@@ -78,7 +78,7 @@ def main():
         sys.exit(__doc__)
     plumb, model = sys.argv[1:]
     port = free_port()
-    command = [plumb, "serve", model, "--host", "127.0.0.1", "--port", str(port)]
+    command = [plumb, "serve", model, "--host", "127.0.0.1", "--port", str(port), "--log-level", "warn"]
     print("$ " + " ".join(command), flush=True)
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as server:
         try:

@@ -8,12 +8,14 @@ Jinja2 fails we must fail too, and the other way round; where both render, the t
 difference, 77 (skipped) when the `jinja2` package is missing.
 """
 import argparse
+import copy
 import json
 import pathlib
 import random
 import subprocess
 import sys
 import tempfile
+import warnings
 from datetime import datetime
 
 try:
@@ -24,6 +26,7 @@ except ImportError:
     print("skipped: the Python package 'jinja2' is not installed")
     sys.exit(77)
 
+warnings.simplefilter("ignore")  # Jinja2 compiles some of the odd expressions to odd Python
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
@@ -48,7 +51,8 @@ ENV = environment()
 def original(case):
     try:
         template = ENV.from_string(case["template"])
-        variables = {"documents": None, "add_generation_prompt": False, **case.get("kwargs", {})}
+        # Copies: Jinja2's indent filter changes a list that it is wrongly given.
+        variables = {"documents": None, "add_generation_prompt": False, **copy.deepcopy(case.get("kwargs", {}))}
         return {"text": template.render(messages=case["messages"], tools=case.get("tools"), **variables)}
     except Exception as error:  # whatever Python raises there is an error here
         return {"error": f"{type(error).__name__}: {error}"}
@@ -160,7 +164,7 @@ class Random:
         ])()
 
     def data(self):
-        return self.rng.choice(["", " ", "\n", "  \n", "x", " x ", "\n  ", "\n\n", "\t", "a\n b", "}", "{", "%", "{ {", "#"])
+        return self.rng.choice(["", " ", "\n", "  \n", "x", " x ", "\n  ", "\n\n", "\t", "a\n b", "}", "{ { ", "#", "x\n\t", "\u3000"])
 
     def tag(self, inside):
         left, right = self.rng.choice(["", "", "-", "+"]), self.rng.choice(["", "", "-", "+"])
@@ -197,7 +201,7 @@ class Random:
                 out += self.tag(f"macro {name}(a, x=1)") + self.body(depth + 1) + self.tag("endmacro")
                 out += self.variable(rng.choice([f"{name}(1)", f"{name}(1, x=2)", f"{name}()", f"{name}(1, 2, 3)"]))
             elif kind == 7:
-                out += self.tag("raw") + "{{ x }}" + self.data() + self.tag("endraw").replace("+%}", "%}")
+                out += self.tag("raw").replace("+%}", "%}") + "{{ x }}" + self.data() + self.tag("endraw")
             else:
                 out += self.tag("set y") + self.body(depth + 1) + self.tag("endset") + self.variable("y|trim")
             out += self.data()
@@ -215,13 +219,14 @@ def random_cases(count, seed):
 
 # What is knowingly different: (a word in Jinja2's error or in either text).
 KNOWN = ("<generator object", "<list_reverseiterator", "<built-in", "<function", "<bound method", "<Macro", "<LoopContext",
-         "<class ", "OverflowError", "MemoryError", "<dict_", "object at 0x")
+         "<class ", "Markup(", "OverflowError", "MemoryError", "<dict_", "object at 0x")
 
 
 def known(want, got, case):
     if any(word in want.get("text", want.get("error", "")) for word in KNOWN):
         return True
-    return "not supported" in got.get("error", "")
+    # Jinja2 folds constants by other rules than it runs: (1)[1:] is undefined there, (n)[1:] an error.
+    return any(word in got.get("error", "") for word in ("not supported", "cannot be sliced"))
 
 
 def main():
