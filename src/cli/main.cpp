@@ -43,6 +43,9 @@ int main(int argc, char** argv) {
   plumb::add_logits_command(app, context, exit_code);
   plumb::add_tokenize_commands(app, context, exit_code);
   plumb::add_bench_command(app, context, exit_code);
+  plumb::add_inspect_command(app, context, exit_code);
+  plumb::add_quantize_command(app, context, exit_code);
+  plumb::add_synth_command(app, context, exit_code);
   name_environment_variables(app);
 
   try {
