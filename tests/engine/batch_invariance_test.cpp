@@ -69,19 +69,21 @@ Outcome outcome_of(Rig& rig, Client& client, const std::string& id) {
 }
 
 // One after the other, uncached, each prompt in one piece.
+std::vector<Outcome> run_alone(RigOptions options) {
+  options.engine.prefix_cache = false;
+  options.engine.chunk_tokens = 1000;
+  const auto rig = make_rig(options);
+  if (rig == nullptr) return {};
+  std::vector<Outcome> out;
+  for (const GenerateRequest& request : mixture()) {
+    Client client(*rig->engine, request);
+    out.push_back(outcome_of(*rig, client, request.request_id));
+  }
+  return out;
+}
+
 const std::vector<Outcome>& alone() {
-  static const std::vector<Outcome> outcomes = [] {
-    RigOptions options;
-    options.engine.prefix_cache = false;
-    options.engine.chunk_tokens = 1000;
-    const auto rig = make_rig(options);
-    std::vector<Outcome> out;
-    for (const GenerateRequest& request : mixture()) {
-      Client client(*rig->engine, request);
-      out.push_back(outcome_of(*rig, client, request.request_id));
-    }
-    return out;
-  }();
+  static const std::vector<Outcome> outcomes = run_alone(RigOptions());
   return outcomes;
 }
 
@@ -98,8 +100,7 @@ void expect_same(const Outcome& got, const Outcome& want, size_t i) {
   }
 }
 
-EngineStats expect_as_alone(const RigOptions& options) {
-  const std::vector<Outcome>& want = alone();
+EngineStats expect_as_alone(const RigOptions& options, const std::vector<Outcome>& want = alone()) {
   const auto rig = make_rig(options);
   if (rig == nullptr) return {};
   std::vector<std::unique_ptr<Client>> clients;
@@ -171,7 +172,7 @@ TEST(BatchInvariance, PreemptedSequencesResumeToTheSameEnd) {
 
 TEST(BatchInvariance, AStreamGoneMidwayChangesNothingForTheOthers) {
   const std::vector<Outcome>& want = alone();
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   const std::vector<GenerateRequest> requests = mixture();
   std::vector<std::unique_ptr<Client>> clients;
@@ -184,6 +185,30 @@ TEST(BatchInvariance, AStreamGoneMidwayChangesNothingForTheOthers) {
   for (size_t i = 0; i < clients.size(); ++i) {
     const Outcome got = outcome_of(*rig, *clients[i], requests[i].request_id);
     if (i % 3 != 0) expect_same(got, want[i], i);
+  }
+}
+
+// The CPU's kernels promise the same of themselves when the plan demands it.
+TEST(BatchInvariance, DeterministicCpuKernelsKeepTheirBitsToo) {
+  RigOptions options;
+  options.backend = "cpu";
+  options.deterministic = true;
+  options.threads = 2;
+  for (const char* kv : {"bf16", "fp8"}) {
+    options.kv = options.index_keys = kv;
+    const std::vector<Outcome> want = run_alone(options);
+    ASSERT_EQ(want.size(), static_cast<size_t>(kRequests));
+    for (const int chunk : {1, 7, 64}) {
+      RigOptions batched = options;
+      batched.engine.chunk_tokens = chunk;
+      batched.engine.max_running = chunk == 7 ? 3 : 16;
+      expect_as_alone(batched, want);
+    }
+    RigOptions tight = options;
+    tight.page_tokens = 4;
+    tight.pages = 45;
+    tight.engine.max_context = 180;
+    EXPECT_GT(expect_as_alone(tight, want).preemptions, 0u);
   }
 }
 

@@ -92,7 +92,7 @@ TEST(Lifecycle, ACancelledRequestInTheQueueIsAnsweredWhileOthersRun) {
 }
 
 TEST(Lifecycle, CancelledBeforeItIsSubmitted) {
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   const auto stream = std::make_shared<TokenStream>();
   stream->cancel();
@@ -105,7 +105,7 @@ TEST(Lifecycle, CancelledBeforeItIsSubmitted) {
 }
 
 TEST(Lifecycle, ADeadlineEndsARequest) {
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   GenerateRequest late = request_of("late", 20, 250);
   late.deadline_us = 1;
@@ -124,7 +124,7 @@ TEST(Lifecycle, ADeadlineEndsARequest) {
 }
 
 TEST(Lifecycle, DrainLetsRunningRequestsEndAndRefusesNewOnes) {
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   Client running(*rig->engine, request_of("running", 20, 40));
   running.wait(1);
@@ -153,7 +153,7 @@ TEST(Lifecycle, DrainAbortsWhatOutlastsIt) {
 }
 
 TEST(Lifecycle, DestroyingTheEngineAnswersEverybody) {
-  auto rig = make_rig({});
+  auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 20; ++i) {
@@ -212,7 +212,7 @@ TEST(Lifecycle, WhatCanNeverRunIsRefused) {
 }
 
 TEST(Lifecycle, OptionsThatCannotBeHonouredAreRefused) {
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   const PlannedModel& planned = rig->model->planned;
   const Forward forward{.config = rig->model->config(),
@@ -243,7 +243,7 @@ TEST(Lifecycle, OptionsThatCannotBeHonouredAreRefused) {
 }
 
 TEST(Lifecycle, OneWakeUpAStepAndStream) {
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   Client client(*rig->engine, request_of("r", 20, 30));
   client.wait();
@@ -285,7 +285,7 @@ TEST(Lifecycle, SixtyFourAtOnceForFiveRoundsAreEachAsAlone) {
 }
 
 TEST(Generate, ACallbackCanStopIt) {
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
   int seen = 0;
   const auto result = generate(*rig->engine, request_of("r", 20, 200), [&](const TokenEvent&) { return ++seen < 3; });

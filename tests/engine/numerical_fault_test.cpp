@@ -42,7 +42,7 @@ RigOptions options_with_poison() {
 
 std::vector<std::vector<int32_t>> alone(int count) {
   std::vector<std::vector<int32_t>> out;
-  const auto rig = make_rig({});
+  const auto rig = make_rig();
   for (int i = 0; i < count; ++i) {
     const auto result = generate(*rig->engine, clean_request(i));
     EXPECT_TRUE(result);
