@@ -190,6 +190,7 @@ void Engine::take_arrivals() {
 void Engine::drop_unwanted() {
   const int64_t now = now_us();
   for (size_t i = sequences_.size(); i > 0; --i) drop_if_unwanted(*sequences_[i - 1], now);
+  wipe_quarantine();  // before the scheduler counts pages: there may be no other step to do it
 }
 
 void Engine::drop_if_unwanted(Sequence& sequence, int64_t now_us) {

@@ -128,6 +128,22 @@ TEST(NumericalFault, WhatAPoisonedRequestReadIsNotSharedAnyMore) {
   EXPECT_EQ(after->ids, first->ids);
 }
 
+TEST(NumericalFault, PagesThatOutliveTheFaultComeBackWithTheirLastHolder) {
+  RigOptions options = options_with_poison();
+  options.pages = 5;
+  const auto rig = make_rig(options);
+  ASSERT_NE(rig, nullptr);
+  Client holder(*rig->engine, clean_request(0, 220));
+  holder.wait(1);
+  EXPECT_FALSE(generate(*rig->engine, poisoned_request(0)));  // has read the first page of the holder
+  holder.stream->cancel();
+  holder.wait();
+  EXPECT_EQ(holder.finish(), FinishReason::Abort);
+  GenerateRequest all_pages = clean_request(1, 4);
+  all_pages.prompt_ids.resize(316, 33);
+  EXPECT_TRUE(generate(*rig->engine, all_pages));
+}
+
 TEST(NumericalFault, ATokenDrawnBeforeTheFaultIsStillDelivered) {
   const auto rig = make_rig(options_with_poison());
   ASSERT_NE(rig, nullptr);
