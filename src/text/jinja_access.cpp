@@ -97,7 +97,7 @@ Value Interp::slice(const Value& object, const Expr& range) {
   const bool sliceable = text || (list && list->kind != ListKind::Generator && list->kind != ListKind::View);
   if (const auto* undefined = object.get<Undefined>(); undefined && undefined->hint)
     return fail(line, *undefined->hint);
-  if (!sliceable) return Value::undefined(fmt::format("'{}' object cannot be sliced", object.type_name()));
+  if (!sliceable) return fail(line, fmt::format("'{}' object cannot be sliced", object.type_name()));
   const std::vector<size_t> bounds = text ? TextOps::boundaries(text->bytes) : std::vector<size_t>();
   const auto size = static_cast<Int>(text ? bounds.size() - 1 : list->items.size());
   charge(static_cast<int64_t>(size / 16), line);

@@ -165,16 +165,20 @@ Interp::Flow Interp::exec_for(const Stmt& stmt) {
   loop->source = items_of(iterable, stmt.line);
   loop->statement = &stmt;
   loop->outer = scope_;
+  bool completed = false;  // Jinja2 runs the else part unless an iteration reached the end of the body
   for (; fill(*loop, loop->index + 1); ++loop->index) {
     auto scope = std::make_shared<Scope>(Scope{{}, loop->outer});
+    charge(4, stmt.line);
     scope->set("loop", Value(loop));
     std::swap(scope_, scope);
     assign(stmt.target, loop->items[loop->index], stmt.line);
     const Flow flow = ok() ? exec(stmt.body) : Flow::Normal;
     std::swap(scope_, scope);
-    if (flow == Flow::Break || !ok()) return Flow::Normal;
+    if (!ok()) return Flow::Normal;
+    if (flow == Flow::Break) break;
+    completed = completed || flow == Flow::Normal;
   }
-  if (loop->items.empty() && ok()) return exec_scoped(stmt.other, std::make_shared<Scope>(Scope{{}, scope_}));
+  if (!completed && ok()) return exec_scoped(stmt.other, std::make_shared<Scope>(Scope{{}, scope_}));
   return Flow::Normal;
 }
 

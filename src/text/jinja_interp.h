@@ -20,7 +20,7 @@
 namespace plumb::jinja {
 
 struct Limits {
-  int64_t steps = 20'000'000;       // expressions, statements and list items
+  int64_t steps = 10'000'000;       // expressions, statements and list items
   size_t text_bytes = 1ull << 30;   // of all texts ever built
   size_t output_bytes = 64u << 20;  // of the rendered text, and of any single text
   int depth = 500;                  // of expressions within statements within macro calls

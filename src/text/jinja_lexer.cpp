@@ -91,9 +91,9 @@ class Lexer {
       return end;
     }
     if (sign == '+' || variable) return tag;
-    const size_t newline = source_.rfind('\n', tag == 0 ? 0 : tag - 1);
-    const bool found = tag > begin && newline != std::string::npos && newline >= begin && newline < tag;
-    const size_t line = found ? newline + 1 : begin;
+    const size_t newline = std::string_view(source_).substr(begin, tag - begin).rfind('\n');
+    const bool found = newline != std::string_view::npos;
+    const size_t line = found ? begin + newline + 1 : begin;
     if (!found && !line_starting_) return tag;
     for (size_t i = line; i < tag;) {
       const utf8::Decoded d = utf8::decode(source_, i);

@@ -76,7 +76,7 @@ Value repeat(Interp& in, const Value& value, Int count, int line) {
     return in.make_text(std::move(out), line);
   }
   const List& list = *value.as_list();
-  in.charge(static_cast<int64_t>(std::min<size_t>(n, 1u << 30) * list.items.size()), line);
+  in.charge(static_cast<int64_t>(4 * std::min<size_t>(n, 1u << 30) * list.items.size()), line);
   std::vector<Value> items;
   for (size_t i = 0; i < n && in.ok() && !list.items.empty(); ++i)
     items.insert(items.end(), list.items.begin(), list.items.end());
@@ -99,6 +99,8 @@ std::optional<Value> joined(Interp& in, const Value& a, const Value& b, int line
   const List* x = a.as_list();
   const List* y = b.as_list();
   if (!x || !y || x->kind != y->kind || !repeatable(a)) return std::nullopt;
+  in.charge(static_cast<int64_t>(4 * (x->items.size() + y->items.size())), line);  // before the memory is taken
+  if (!in.ok()) return Value();
   std::vector<Value> items = x->items;
   items.insert(items.end(), y->items.begin(), y->items.end());
   return in.list_of(std::move(items), x->kind, line);

@@ -14,9 +14,9 @@ bool integer_value(std::string_view text, Int& out) {
     base = (text[1] | 0x20) == 'x' ? 16 : (text[1] | 0x20) == 'o' ? 8 : 2;
     text.remove_prefix(2);
   }
-  int64_t value = 0;
+  uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  out = value;
+  out = static_cast<Int>(value);
   return error == std::errc() && end == text.data() + text.size();
 }
 

@@ -178,13 +178,18 @@ Value items(Interp& in, const Value& input, Args& args) {
   return in.list_of(std::move(out), ListKind::Generator, args.line);
 }
 
+// What map and select go over: a false value is an empty sequence to them, even a number.
+std::vector<Value> items_if_any(Interp& in, const Value& input, int line) {
+  return truthy(input) ? in.items_of(input, line) : std::vector<Value>();
+}
+
 Value map(Interp& in, const Value& input, Args& args) {
   std::vector<Value> out;
   const auto attribute = std::find_if(args.keywords.begin(), args.keywords.end(),
                                       [](const auto& keyword) { return keyword.first == "attribute"; });
   if (args.positional.empty() && attribute != args.keywords.end()) {
     const auto bound = in.bind(args, "map", {"attribute", "default"});
-    for (const Value& item : in.items_of(input, args.line)) {
+    for (const Value& item : items_if_any(in, input, args.line)) {
       Value value = path(in, item, *bound[0], args.line);
       if (!in.ok()) return {};
       out.push_back(value.is_undefined() && bound[1] ? *bound[1] : std::move(value));
@@ -194,7 +199,7 @@ Value map(Interp& in, const Value& input, Args& args) {
   if (args.positional.empty()) return in.fail(args.line, "map requires a filter argument");
   const std::string name = to_str(args.positional[0]).bytes;
   args.positional.erase(args.positional.begin());
-  for (const Value& item : in.items_of(input, args.line)) {
+  for (const Value& item : items_if_any(in, input, args.line)) {
     out.push_back(in.filter(name, item, args));
     if (!in.ok()) return {};
   }
@@ -215,7 +220,7 @@ Value select(Interp& in, const Value& input, Args& args) {
     args.positional.erase(args.positional.begin());
   }
   std::vector<Value> out;
-  for (Value& item : in.items_of(input, args.line)) {
+  for (Value& item : items_if_any(in, input, args.line)) {
     const Value subject = kByAttribute ? path(in, item, attribute, args.line) : item;
     if (!in.ok()) return {};
     if ((name ? in.test(*name, subject, args) : truthy(subject)) == kKeep) out.push_back(std::move(item));

@@ -92,7 +92,9 @@ Value indent(Interp& in, const Value& input, Args& args) {
   }
   const bool first = bound[1] && truthy(*bound[1]);
   const bool blank = bound[2] && truthy(*bound[2]);
-  const TaintedText text = to_str(input);
+  if (input.as_text() == nullptr)
+    return in.fail(args.line, fmt::format("indent takes a string, not '{}'", input.type_name()));
+  const TaintedText& text = *input.as_text();
   TextBuilder out;
   for (size_t begin = 0, line = 0; begin <= text.bytes.size(); ++line) {
     const size_t newline = text.bytes.find('\n', begin);
@@ -152,6 +154,7 @@ Value to_int(Interp& in, const Value& input, Args& args) {
   const Value otherwise = bound[0] ? *bound[0] : Value(Int{0});
   const Int base = bound[1] ? bound[1]->as_int().value_or(10) : 10;
   if (base < 2 || base > 36) return in.fail(args.line, "int takes a base from 2 to 36");
+  if (input.is_undefined()) return in.fail(args.line, "int takes no undefined value");
   if (const auto i = input.as_int()) return Value(*i);
   if (const auto* d = input.get<double>()) return float_to_int(*d, otherwise);
   if (const TaintedText* text = input.as_text()) {
@@ -165,6 +168,7 @@ Value to_int(Interp& in, const Value& input, Args& args) {
 
 Value to_float(Interp& in, const Value& input, Args& args) {
   const auto bound = in.bind(args, "float", {"default"});
+  if (input.is_undefined()) return in.fail(args.line, "float takes no undefined value");
   if (const auto d = input.as_number()) return Value(*d);
   if (const TaintedText* text = input.as_text())
     if (const auto d = parse_float(number_text(*text))) return Value(*d);

@@ -65,6 +65,7 @@ std::optional<std::string> key_of(const Value& v) {
     return "f" + float_repr(*d);
   }
   if (v.is_none()) return "none";
+  if (v.is_undefined()) return "undefined";
   if (const List* list = v.as_list(); list && list->kind == ListKind::Tuple) {
     std::string out = "t";
     for (const Value& item : list->items) {
