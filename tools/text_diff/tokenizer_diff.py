@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares our tokenizer with Hugging Face's on random and adversarial strings.
 
-    tokenizer_diff.py --driver build/.../text_diff_driver [--strings N] [--seed S] [MODEL_DIR ...]
+    tokenizer_diff.py --driver build/.../text_diff_driver [--count N] [--seed S] [MODEL_DIR ...]
 
 Without MODEL_DIR it takes the bundled model's tokenizer; synthetic ones, which cover what that file does not use, are
 always added. Exits 1 on any difference, 77 (skipped) when the `tokenizers` package is missing.
 """
 import argparse
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -19,6 +20,9 @@ try:
     import tokenizers
     from tokenizers import Tokenizer
 except ImportError:
+    python = os.environ.get("PLUMB_TEST_PYTHON", sys.executable)  # the interpreter that has the test packages, if any
+    if python != sys.executable:
+        os.execv(python, [python, *sys.argv])
     print("skipped: the Python package 'tokenizers' is not installed")
     sys.exit(77)
 
@@ -162,7 +166,7 @@ def compare(name, folder, strings, driver, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--driver", required=True)
-    parser.add_argument("--strings", type=int, default=60000, help="for each model's own tokenizer; a tenth for others")
+    parser.add_argument("--count", type=int, default=60000, help="for each model's own tokenizer; a tenth for others")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--all-characters", action="store_true", help="also every Unicode character")
     parser.add_argument("models", nargs="*", type=pathlib.Path)
@@ -182,16 +186,17 @@ def main():
         differences += bad
 
     for model in models:
-        run(model.name, model, args.strings)
+        run(model.name, model, args.count)
     base = json.loads((models[0] / "tokenizer.json").read_text())
     for name, content in synthetic(base):
         folder = pathlib.Path(tempfile.mkdtemp())
         try:
             (folder / "tokenizer.json").write_text(json.dumps(content))
-            run(name, folder, args.strings // 10)
+            run(name, folder, args.count // 10)
         finally:
             shutil.rmtree(folder)
-    print(f"tokenizers {tokenizers.__version__}: {total} cases, {differences} differences")
+    print(f"tokenizers {tokenizers.__version__}")
+    print(f"{total - differences} passed, {differences} failed")
     sys.exit(1 if differences else 0)
 
 
