@@ -35,10 +35,14 @@ void encode_fp8(std::span<const float> values, float scale, uint8_t* codes) {
 
 float nvfp4_global_scale(float amax) { return (amax > 0 ? amax : 1.0f) / (6.0f * 448.0f); }
 
-uint8_t encode_nvfp4_block(const float* values, float global_scale, uint8_t* packed) {
+uint8_t nvfp4_block_scale(const float* values, float global_scale) {
   float scale = absolute_maximum({values, 16}) / (6.0f * global_scale);
   if (scale == 0.0f) scale = 1.0f;
-  const uint8_t scale_code = f32_to_e4m3(std::clamp(scale, 0x1p-9f, 448.0f));
+  return f32_to_e4m3(std::clamp(scale, 0x1p-9f, 448.0f));
+}
+
+uint8_t encode_nvfp4_block(const float* values, float global_scale, uint8_t* packed) {
+  const uint8_t scale_code = nvfp4_block_scale(values, global_scale);
   const float divisor = e4m3_to_f32(scale_code) * global_scale;
   std::array<uint8_t, 16> codes;
   for (size_t i = 0; i < 16; ++i) codes[i] = e2m1_branchless(values[i] / divisor);

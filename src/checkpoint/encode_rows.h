@@ -18,6 +18,9 @@ void encode_fp8(std::span<const float> values, float scale, uint8_t* codes);
 // Global scale of an NVFP4 tensor: amax / (6 * 448). An all-zero tensor takes that of amax 1.
 float nvfp4_global_scale(float amax);
 
+// E4M3 code of one block's scale.
+uint8_t nvfp4_block_scale(const float* values, float global_scale);
+
 // One block of 16: returns its E4M3 scale code and writes 8 bytes of packed codes.
 uint8_t encode_nvfp4_block(const float* values, float global_scale, uint8_t* packed);
 

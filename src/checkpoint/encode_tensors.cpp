@@ -120,15 +120,18 @@ TensorProducer nvfp4_part(const EncodeArgs& args, const char* suffix, float glob
   const RowSource source = args.source;
   const auto fill = [source, global_scale, part](int64_t first, int64_t count, std::byte* out) {
     std::vector<float> values(static_cast<size_t>(source.k));
-    std::vector<uint8_t> packed(static_cast<size_t>(source.k / 2)), scales(static_cast<size_t>(source.k / 16));
+    auto* bytes = reinterpret_cast<uint8_t*>(out);
     for (int64_t r = 0; r < count; ++r) {
       source.rows(first + r, 1, values.data());
       for (int64_t b = 0; b < source.k / 16; ++b) {
-        scales[static_cast<size_t>(b)] =
-            encode_nvfp4_block(values.data() + 16 * b, global_scale, packed.data() + 8 * b);
+        const float* block = values.data() + 16 * b;
+        const int64_t at = r * (source.k / 16) + b;
+        if (part == Nvfp4Part::Codes) {
+          encode_nvfp4_block(block, global_scale, bytes + 8 * at);
+        } else {
+          bytes[at] = nvfp4_block_scale(block, global_scale);
+        }
       }
-      const std::vector<uint8_t>& wanted = part == Nvfp4Part::Codes ? packed : scales;
-      std::memcpy(out + static_cast<size_t>(r) * wanted.size(), wanted.data(), wanted.size());
     }
   };
   const bool codes = part == Nvfp4Part::Codes;
