@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <ostream>
 
 #include "runners.h"
 #include "support/paths.h"
@@ -20,6 +21,8 @@ constexpr Checkpoint kCheckpoints[] = {{"tiny-glm-dsa-nvfp4", "nvfp4-dequant-flo
                                        {"tiny-glm-dsa", "float32", false},
                                        {"tiny-glm-dsa-fp8", "fp8-dequant-float32", false},
                                        {"tiny-glm-dsa-fp8-ue8m0", "fp8-ue8m0-dequant-float32", false}};
+
+void PrintTo(const Checkpoint& checkpoint, std::ostream* out) { *out << checkpoint.name; }
 
 class TinyGolden : public ::testing::TestWithParam<Checkpoint> {};
 
