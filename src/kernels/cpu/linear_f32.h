@@ -50,8 +50,8 @@ inline V e4m3_value(U upper) {
 // 16-bit word i; the lower byte is zero.
 template <int half, size_t... i>
 inline U widen(U codes, std::index_sequence<i...>) {
-  return U(__builtin_shufflevector(Bytes{}, Bytes(codes),
-                                   (i % 2 == 0 ? i : kWidth * 4 + i / 16 * 16 + half * 8 + i % 16 / 2)...));
+  return U(
+      __builtin_shufflevector(Bytes{}, Bytes(codes), (i % 2 * kWidth * 4 + i / 16 * 16 + half * 8 + i % 16 / 2)...));
 }
 template <int half>
 inline U widen(U codes) {

@@ -72,7 +72,7 @@ Contract strip_contract(Op op, const Family& family, Isa isa) {
   contract.error_bound = bf16
                              ? ErrorBound{.c = 0x1p-8 / unit_roundoff(DType::BF16), .unit = DType::BF16, .floor = 1e-30}
                              : ErrorBound{.c = 4, .unit = DType::F32};
-  // Measured on a Zen 4 with 512 rows of BF16: about 2 : 1 : 0.6 : 0.2 of each other (docs/performance.md).
+  // Measured on one core of a Zen 4, BF16, 512 rows: 204, 86, 60 and 26 GFLOP/s (docs/performance.md).
   contract.preference = bf16 ? 40 : isa == Isa::Avx512 ? 30 : isa == Isa::Avx2 ? 20 : 10;
   return contract;
 }
