@@ -2,8 +2,9 @@
 // defines kTile, the side of the tiles it has registers for, beforehand.
 //
 // Order of every sum, whatever the rows and heads beside it: q_lat over nope in order; a score over latent and rope
-// sixteen lanes apart, then the lanes; softmax and o_lat over the selected positions in order, in blocks of 32 with a
-// running maximum; the output over the latent sixteen lanes apart, then the lanes.
+// as many lanes apart as a register has, then the lanes; softmax and o_lat over the selected positions in order, in
+// blocks of 32 with a running maximum; the output over the latent as many lanes apart as a register has, then the
+// lanes.
 #pragma once
 
 #include <cmath>
@@ -11,7 +12,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/attend.h"
-#include "kernels/cpu/rows16.h"
+#include "kernels/cpu/widen.h"
 
 namespace plumb::cpu {
 namespace {

@@ -1,4 +1,4 @@
-// Index scores of some rows against sixteen keys: what an instruction set provides.
+// Index scores of some rows against a few keys: what an instruction set provides.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace plumb::cpu {
 
-inline constexpr int kIndexKeys = 16;  // keys scored at once, a lane each
 inline constexpr int64_t kIndexMaxDim = 512;
 
-// Rows [row, row + rows) of one sequence against the keys at positions first ... first + 15. Columns beyond a row's own
-// position are not touched.
+// Rows [row, row + rows) of one sequence against the keys at positions first ... first + keys - 1. Columns beyond a
+// row's own position are not touched.
 struct IndexerJob {
   const IndexerLogitsArgs& args;
   int row = 0, rows = 0;
   int64_t first = 0;
 };
 struct IndexerTier {
+  int keys = 1;  // scored at once, a lane each
   void (*score)(const IndexerJob& job) = nullptr;
 };
 extern const IndexerTier kIndexerGeneric;

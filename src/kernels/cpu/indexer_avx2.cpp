@@ -7,6 +7,6 @@ constexpr int kHeadTile = 4;
 #include "kernels/cpu/indexer_body.h"
 
 namespace plumb::cpu {
-const IndexerTier kIndexerAvx2{.score = score};
+const IndexerTier kIndexerAvx2 = kTier;
 }  // namespace plumb::cpu
 #endif

@@ -7,6 +7,6 @@ constexpr int kHeadTile = 8;
 #include "kernels/cpu/indexer_body.h"
 
 namespace plumb::cpu {
-const IndexerTier kIndexerAvx512{.score = score};
+const IndexerTier kIndexerAvx512 = kTier;
 }  // namespace plumb::cpu
 #endif

@@ -6,5 +6,5 @@ constexpr int kHeadTile = 2;
 #include "kernels/cpu/indexer_body.h"
 
 namespace plumb::cpu {
-const IndexerTier kIndexerGeneric{.score = score};
+const IndexerTier kIndexerGeneric = kTier;
 }  // namespace plumb::cpu

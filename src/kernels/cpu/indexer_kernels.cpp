@@ -25,7 +25,7 @@ void fill_beyond(const IndexerLogitsArgs& args, int row) {
             -std::numeric_limits<float>::infinity());
 }
 
-// Blocks of sixteen keys go round the workers, so that each has as many early ones, which more rows see, as the others.
+// Blocks of keys go round the workers, so that each has as many early ones, which more rows see, as the others.
 template <const IndexerTier& tier>
 void indexer_logits(const IndexerLogitsArgs& args, Stream& stream) {
   PLUMB_CHECK(args.head_dim <= kIndexMaxDim, "index heads longer than the kernel's contract allows");
@@ -36,7 +36,7 @@ void indexer_logits(const IndexerLogitsArgs& args, Stream& stream) {
       if (args.paging.sequence[row] >= 0) {
         const int64_t length =
             std::min<int64_t>(int64_t{args.paging.positions[row + rows - 1]} + 1, args.logits.dim(1));
-        for (int64_t first = 0; first < length; first += kIndexKeys, ++block) {
+        for (int64_t first = 0; first < length; first += tier.keys, ++block) {
           if (block % workers == worker) tier.score({.args = args, .row = row, .rows = rows, .first = first});
         }
         for (int r = row + worker; r < row + rows; r += workers) fill_beyond(args, r);

@@ -1,11 +1,11 @@
-// Ops on a row alone: embedding, norms, gathering. A sum over a row is taken sixteen lanes apart, then over the lanes.
+// Ops on a row alone: embedding, norms, gathering. A sum over a row is taken lane by lane, then over the lanes.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/op_kernels.h"
-#include "kernels/cpu/rows16.h"
+#include "kernels/cpu/widen.h"
 
 namespace plumb::cpu {
 namespace {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/rows16.h"
+#include "kernels/cpu/widen.h"
 #include "kernels/cpu/sample.h"
 #include "ops/philox.h"
 
