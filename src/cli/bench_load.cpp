@@ -8,8 +8,8 @@
 
 #include "base/thread_pool.h"
 #include "checkpoint/model_source.h"
+#include "device/host_memory.h"
 #include "kernels/cpu/probe.h"
-#include "model/host_memory.h"
 #include "model/loaded_model.h"
 
 namespace plumb {

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 
 #include "cli/build_info.h"
@@ -27,9 +28,7 @@ void name_environment_variables(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands({})) name_environment_variables(*command);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{"plumb: serves GLM-5-class models with numbers that can be trusted", "plumb"};
   app.set_version_flag("--version", plumb::version_text());
   app.require_subcommand(1);
@@ -55,4 +54,15 @@ int main(int argc, char** argv) {
     return code == 0 ? 0 : 1;
   }
   return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {  // of a library; ours are values
+    std::fprintf(stderr, "plumb: internal error: %s\n", error.what());
+    return 70;
+  }
 }

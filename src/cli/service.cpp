@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "cli/build_info.h"
-#include "model/host_memory.h"
+#include "device/host_memory.h"
 
 namespace plumb {
 namespace {

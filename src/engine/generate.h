@@ -9,8 +9,8 @@
 namespace plumb {
 
 struct Generated {
-  std::vector<int32_t> ids{};             // without the stop token
-  std::vector<TokenEvent> events{};       // in order; the last one ends the text
+  std::vector<int32_t> ids{};        // without the stop token
+  std::vector<TokenEvent> events{};  // in order; the last one ends the text
   StreamUsage usage{};
   std::vector<PromptLogprob> prompt_logprobs{};
 };

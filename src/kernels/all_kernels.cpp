@@ -4,6 +4,10 @@
 #include "kernels/reference/reference.h"
 #include "ops/kernel.h"
 
+#ifdef PLUMB_HAVE_CUDA
+#include "kernels/cuda/cuda_kernels.h"
+#endif
+
 namespace plumb {
 namespace {
 
@@ -19,6 +23,10 @@ Registry make_registry() {
   append(registry.kernels, cpu_strip_kernels());
   append(registry.kernels, cpu_op_kernels());
   registry.conversions = cpu_conversions();
+#ifdef PLUMB_HAVE_CUDA
+  append(registry.kernels, cuda_kernels());
+  for (Conversion& conversion : cuda_conversions()) registry.conversions.push_back(std::move(conversion));
+#endif
   return registry;
 }
 

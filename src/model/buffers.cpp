@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/host_memory.h"
+#include "device/host_memory.h"
 
 namespace plumb {
 namespace {
@@ -14,7 +14,7 @@ constexpr int64_t kColumnsMultiple = 64;
 // Hands out aligned pieces of one block; without a block it only counts.
 class Carver {
  public:
-  explicit Carver(std::byte* base) : base_(base) {}
+  explicit Carver(std::byte* base, Where where = Where::Host) : base_(base), where_(where) {}
   void* take(int64_t bytes) {
     std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
     used_ += (bytes + 63) / 64 * 64;
@@ -24,14 +24,31 @@ class Carver {
   T* array(int64_t n) {
     return static_cast<T*>(take(n * static_cast<int64_t>(sizeof(T))));
   }
-  Tensor f32(int64_t rows, int64_t n) { return {take(rows * n * 4), DType::F32, {rows, n}}; }
-  Tensor i32(int64_t rows, int64_t n) { return {take(rows * n * 4), DType::I32, {rows, n}}; }
+  Tensor f32(int64_t rows, int64_t n) { return {take(rows * n * 4), DType::F32, {rows, n}, where_}; }
+  Tensor i32(int64_t rows, int64_t n) { return {take(rows * n * 4), DType::I32, {rows, n}, where_}; }
   int64_t used() const { return used_; }
 
  private:
   std::byte* base_;
+  Where where_;
   int64_t used_ = 0;
 };
+
+int64_t sequences_of(const ForwardLimits& limits) { return limits.sequences > 0 ? limits.sequences : limits.rows; }
+constexpr int kMinPageTokens = 16;
+int64_t table_columns(const ForwardLimits& limits) { return limits.context / kMinPageTokens + 2; }
+
+void carve_step(const ModelConfig& c, const ForwardLimits& limits, ForwardBuffers::StepArrays& s, Carver& carver) {
+  const int64_t rows = limits.rows;
+  s.ids = carver.array<int32_t>(rows);
+  s.topk_positions = carver.array<int32_t>(rows);
+  s.cos = carver.array<float>(rows * c.qk_rope_head_dim / 2);
+  s.sin = carver.array<float>(rows * c.qk_rope_head_dim / 2);
+  s.positions = carver.array<int32_t>(rows);
+  s.sequence = carver.array<int32_t>(rows);
+  s.logit_rows = carver.array<int32_t>(limits.logit_rows);
+  s.page_table = carver.array<int32_t>(sequences_of(limits) * table_columns(limits));
+}
 
 int64_t index_logits_elements(const ForwardLimits& limits) {
   const int64_t columns = (limits.context + kColumnsMultiple - 1) / kColumnsMultiple * kColumnsMultiple;
@@ -40,7 +57,7 @@ int64_t index_logits_elements(const ForwardLimits& limits) {
 
 void carve_mtp(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
   const int64_t rows = b.limits.rows;
-  const int64_t sequences = b.limits.sequences > 0 ? b.limits.sequences : rows;
+  const int64_t sequences = sequences_of(b.limits);
   b.eh = carver.f32(rows, int64_t{2} * c.hidden_size);
   b.z = carver.f32(rows, c.hidden_size);
   b.mtp_selection = carver.i32(rows, c.index_topk);
@@ -50,10 +67,8 @@ void carve_mtp(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
 
 void carve(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
   const int64_t rows = b.limits.rows;
-  b.ids = carver.array<int32_t>(rows);
-  b.topk_positions = carver.array<int32_t>(rows);
-  b.cos = carver.array<float>(rows * c.qk_rope_head_dim / 2);
-  b.sin = carver.array<float>(rows * c.qk_rope_head_dim / 2);
+  carve_step(c, b.limits, b.step, carver);
+  b.step_bytes = carver.used();
   for (Tensor* tensor : {&b.residual, &b.x, &b.delta, &b.shared, &b.hidden}) *tensor = carver.f32(rows, c.hidden_size);
   b.q_latent = carver.f32(rows, c.q_lora_rank);
   b.q = carver.f32(rows, int64_t{c.num_attention_heads} * c.qk_head_dim());
@@ -85,13 +100,24 @@ int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& lim
   return carver.used();
 }
 
-Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits) {
+Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits, const Memory& memory) {
   PLUMB_CHECK(limits.rows > 0 && limits.logit_rows > 0 && limits.context > 0, "a step has at least one row");
   ForwardBuffersPtr buffers(new ForwardBuffers{.limits = limits});
   const int64_t bytes = forward_buffer_bytes(config, limits);
-  PLUMB_TRY(buffers->storage, allocate_host(static_cast<size_t>(bytes), "the activations of a step"));
-  Carver carver(buffers->storage.get());
+  PLUMB_TRY(buffers->storage, memory.allocate(static_cast<size_t>(bytes), "the activations of a step"));
+  buffers->memory = memory;
+  Carver carver(buffers->storage.get(), memory.where);
   carve(config, *buffers, carver);
+  buffers->step_base = buffers->storage.get();
+  buffers->host_step = buffers->step;
+  buffers->host_step_base = buffers->step_base;
+  if (memory.where != Where::Host) {
+    PLUMB_TRY(buffers->host_step_storage,
+              allocate_host(static_cast<size_t>(buffers->step_bytes), "the arrays of a step"));
+    buffers->host_step_base = buffers->host_step_storage.get();
+    Carver mirror(buffers->host_step_base);
+    carve_step(config, limits, buffers->host_step, mirror);
+  }
   buffers->inv_freq = rope_inv_freq(config.rope, config.qk_rope_head_dim);
   buffers->cos_sin_factor = static_cast<float>(rope_cos_sin_factor(config.rope));
   return buffers;

@@ -14,11 +14,26 @@ struct ForwardBuffers {
   ForwardLimits limits{};
   std::shared_ptr<std::byte> storage{};
 
-  // The step as kernels see it: padding rows have id 0, position -1 in `topk_positions` and angle 0.
-  int32_t* ids = nullptr;             // [T]
-  int32_t* topk_positions = nullptr;  // [T]; -1 for padding rows, so that they select nothing
-  float* cos = nullptr;               // [T, qk_rope_head_dim / 2]
-  float* sin = nullptr;
+  // The step as kernels see it: padding rows have id 0, position -1 in `topk_positions` and angle 0. Written on the
+  // host; a device has a copy of the whole, brought there once a step.
+  struct StepArrays {
+    int32_t* ids = nullptr;             // [T]
+    int32_t* topk_positions = nullptr;  // [T]; -1 for padding rows, so that they select nothing
+    float* cos = nullptr;               // [T, qk_rope_head_dim / 2]
+    float* sin = nullptr;
+    int32_t* positions = nullptr;   // [T]
+    int32_t* sequence = nullptr;    // [T]
+    int32_t* logit_rows = nullptr;  // [logit_rows]
+    int32_t* page_table = nullptr;  // [sequences, pages of the longest]
+  };
+  StepArrays step{};       // where kernels read them
+  StepArrays host_step{};  // where prepare_step writes them; the same on the host
+  std::byte* step_base = nullptr;
+  std::byte* host_step_base = nullptr;
+  int64_t step_bytes = 0;
+  std::shared_ptr<std::byte> host_step_storage{};
+  Memory memory{};
+  Paging paging{};                // of the step under way, where kernels read it
   std::vector<float> inv_freq{};  // [qk_rope_head_dim / 2]
   float cos_sin_factor = 1;
 

@@ -1,10 +1,34 @@
 // The forward pass of glm_moe_dsa and deepseek_v32 (model.md section 3.1).
+#include <algorithm>
 #include <cmath>
 
 #include "model/blocks.h"
 #include "tensor/encode.h"
 
 namespace plumb {
+
+namespace {
+
+// On a device the step's arrays, the caller's among them, are copied in one piece; on the host they are read in place.
+void bring_in(Forward& f, const StepInput& step) {
+  ForwardBuffers& b = f.buffers;
+  b.paging = step.paging;
+  if (b.memory.where == Where::Host) return;
+  const Paging& p = step.paging;
+  const int64_t table_bytes = int64_t{p.sequences} * p.page_table_stride * 4;
+  PLUMB_CHECK(reinterpret_cast<std::byte*>(b.step.page_table) + table_bytes <= b.step_base + b.step_bytes,
+              "the page table is larger than the buffers were made for");
+  std::copy_n(p.positions, p.rows, b.host_step.positions);
+  std::copy_n(p.sequence, p.rows, b.host_step.sequence);
+  std::copy(step.logit_rows.begin(), step.logit_rows.end(), b.host_step.logit_rows);
+  std::copy_n(p.page_table, table_bytes / 4, b.host_step.page_table);
+  b.memory.upload(b.step_base, b.host_step_base, static_cast<size_t>(b.step_bytes), f.executor.stream());
+  b.paging.positions = b.step.positions;
+  b.paging.sequence = b.step.sequence;
+  b.paging.page_table = b.step.page_table;
+}
+
+}  // namespace
 
 // Angles are the float32 products of model.md 3.3, faithfully so: at large positions their rounding decides selections.
 // The cosine of such an angle is then taken exactly (double keeps 2^20 rad reduced to far below a float32 ulp).
@@ -15,10 +39,10 @@ void prepare_step(Forward& f, const StepInput& step) {
   for (int row = 0; row < step.paging.rows; ++row) {
     const bool padding = step.paging.sequence[row] < 0;
     const int32_t position = padding ? 0 : step.paging.positions[row];
-    b.ids[row] = padding ? 0 : step.token_ids[row];
-    b.topk_positions[row] = padding ? -1 : position;
-    float* cos_row = b.cos + static_cast<size_t>(row) * half;
-    float* sin_row = b.sin + static_cast<size_t>(row) * half;
+    b.host_step.ids[row] = padding ? 0 : step.token_ids[row];
+    b.host_step.topk_positions[row] = padding ? -1 : position;
+    float* cos_row = b.host_step.cos + static_cast<size_t>(row) * half;
+    float* sin_row = b.host_step.sin + static_cast<size_t>(row) * half;
     for (size_t i = 0; i < half; ++i) {
       const float angle = static_cast<float>(position) * b.inv_freq[i];
       cos_row[i] = static_cast<float>(std::cos(static_cast<double>(angle))) * b.cos_sin_factor;
@@ -28,6 +52,7 @@ void prepare_step(Forward& f, const StepInput& step) {
       sin_row[i] = round_bf16(sin_row[i]);
     }
   }
+  bring_in(f, step);
 }
 
 void decoder_layer(const LayerStep& s, bool add_delta) {
@@ -72,7 +97,9 @@ Tensor logits_of(Forward& f, const Tensor& hidden, std::span<const int32_t> logi
   PLUMB_CHECK(count <= b.limits.logit_rows, "more logit rows than the buffers were made for");
   if (count == 0) return {};
   f.executor.run(f.sites.gather, count,
-                 GatherRowsArgs{.x = hidden, .rows = logit_rows.data(), .y = b.gathered.head(count)});
+                 GatherRowsArgs{.x = hidden,
+                                .rows = b.memory.where == Where::Host ? logit_rows.data() : b.step.logit_rows,
+                                .y = b.gathered.head(count)});
   f.executor.run(
       f.sites.lm_head, count,
       LinearArgs{
@@ -88,12 +115,12 @@ StepOutput forward(Forward& f, const StepInput& step) {
   prepare_step(f, step);
   f.executor.run(
       f.sites.embed, rows,
-      EmbedArgs{.ids = b.ids, .table = &f.weights.embed, .y = b.residual.head(rows), .numerics = f.numerics});
+      EmbedArgs{.ids = b.step.ids, .table = &f.weights.embed, .y = b.residual.head(rows), .numerics = f.numerics});
   f.executor.tap(-1, "embeddings", b.residual.head(rows));
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const LayerStep s{.f = f,
                       .layer = layer,
-                      .paging = step.paging,
+                      .paging = b.paging,
                       .selection = b.selection.head(rows),  // a shared layer finds the last full layer's choice here
                       .select = config.is_full_indexer(layer)};
     decoder_layer(s, /*add_delta=*/layer > 0);

@@ -20,15 +20,17 @@ void index_queries(const LayerStep& s) {
                                 .head_dim = c.index_head_dim,
                                 .rope_dim = c.qk_rope_head_dim,
                                 .interleaved = c.indexer_rope_interleave,
-                                .cos = b.cos,
-                                .sin = b.sin,
+                                .cos = b.step.cos,
+                                .sin = b.step.sin,
                                 .index_key = f.cache.geometry().index_key,
                                 .numerics = f.numerics});
   s.linear(s.sites().weights_proj, s.weights().weights_proj, b.x, b.index_weights);
   if (!f.executor.tapped()) return;
   s.tap("indexer.q", s.rows(b.index_q));
   const float scale = 1 / std::sqrt(static_cast<float>(c.index_n_heads));
-  std::vector<float> scaled(b.index_weights.f32(), b.index_weights.f32() + s.rows(b.index_weights).elements());
+  std::vector<std::byte> storage;
+  const Tensor weights = f.executor.to_host(s.rows(b.index_weights), storage);
+  std::vector<float> scaled(weights.f32(), weights.f32() + weights.elements());
   for (float& weight : scaled) weight *= scale;  // as model.md 3.7 defines w; the logits kernel gets the factor apart
   s.tap("indexer.weights", Tensor(scaled.data(), DType::F32, {s.paging.rows, c.index_n_heads}));
 }
@@ -43,7 +45,7 @@ Tile next_tile(const LayerStep& s, int begin) {
   const ForwardBuffers& b = s.f.buffers;
   Tile tile{.begin = begin};
   for (int row = begin; row < s.paging.rows; ++row) {
-    const int columns = std::max(tile.columns, b.topk_positions[row] + 1);
+    const int columns = std::max(tile.columns, b.host_step.topk_positions[row] + 1);
     if (row > begin && int64_t{columns} * (tile.rows + 1) > b.index_logits_elements) break;
     tile.columns = columns;
     ++tile.rows;
@@ -58,7 +60,7 @@ void select_tile(const LayerStep& s, const Tile& tile, bool with_logits) {
   Tensor logits{};
   if (with_logits && tile.columns > 0) {
     PLUMB_CHECK(tile.columns <= b.index_logits_elements, "a sequence is longer than the buffers were made for");
-    logits = Tensor(b.index_logits, DType::F32, {tile.rows, tile.columns});
+    logits = Tensor(b.index_logits, DType::F32, {tile.rows, tile.columns}, b.memory.where);
     Paging paging = s.paging;
     paging.rows = tile.rows;
     paging.positions += tile.begin;
@@ -77,7 +79,7 @@ void select_tile(const LayerStep& s, const Tile& tile, bool with_logits) {
   }
   f.executor.run(s.sites().topk, tile.rows,
                  TopKArgs{.logits = logits,
-                          .positions = b.topk_positions + tile.begin,
+                          .positions = b.step.topk_positions + tile.begin,
                           .topk = c.index_topk,
                           .indices = s.selection.slice(tile.begin, tile.rows)});
 }
@@ -96,8 +98,8 @@ void write_index_keys(const LayerStep& s) {
                                    .bias = s.weights().k_norm_bias.data(),
                                    .rope_dim = c.qk_rope_head_dim,
                                    .interleaved = c.indexer_rope_interleave,
-                                   .cos = b.cos,
-                                   .sin = b.sin,
+                                   .cos = b.step.cos,
+                                   .sin = b.step.sin,
                                    .paging = s.paging,
                                    .kv = f.cache.view(s.layer),
                                    .numerics = f.numerics});
@@ -107,7 +109,7 @@ void write_index_keys(const LayerStep& s) {
 void select_positions(const LayerStep& s) {
   const ForwardBuffers& b = s.f.buffers;
   const int topk = s.f.config.index_topk;
-  const int32_t last = *std::max_element(b.topk_positions, b.topk_positions + s.paging.rows);
+  const int32_t last = *std::max_element(b.host_step.topk_positions, b.host_step.topk_positions + s.paging.rows);
   const bool needed = s.f.executor.tapped() || last + 1 > topk;  // a watched step shows what an unwatched one may skip
   if (needed) index_queries(s);
   for (int begin = 0; begin < s.paging.rows;) {

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "model/host_memory.h"
 #include "model/model.h"
 
 namespace plumb {
@@ -23,7 +22,8 @@ int64_t KvCache::page_bytes(const ModelConfig& config, bool with_mtp, const KvGe
   return bytes;
 }
 
-Result<KvCache> KvCache::make(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry, int64_t pages) {
+Result<KvCache> KvCache::make(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry, int64_t pages,
+                              const Memory& memory) {
   PLUMB_CHECK(pages > 0 && geometry.page_tokens > 0, "a cache needs pages");
   const int layers = config.num_hidden_layers + (with_mtp ? 1 : 0);
   const int64_t latent_bytes = aligned(geometry.latent_page_bytes() * pages);
@@ -33,7 +33,7 @@ Result<KvCache> KvCache::make(const ModelConfig& config, bool with_mtp, const Kv
   cache.pages_ = pages;
   for (int layer = 0; layer < layers; ++layer)
     cache.bytes_ += latent_bytes + (has_index_keys(config, layer) ? index_bytes : 0);
-  PLUMB_TRY(cache.storage_, allocate_host(static_cast<size_t>(cache.bytes_), "the KV cache"));
+  PLUMB_TRY(cache.storage_, memory.allocate(static_cast<size_t>(cache.bytes_), "the KV cache"));
   std::byte* next = cache.storage_.get();
   for (int layer = 0; layer < layers; ++layer) {
     KvView view{.geometry = geometry, .latent = next};

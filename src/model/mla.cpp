@@ -26,8 +26,8 @@ void project(const LayerStep& s) {
                           .offset = c.qk_nope_head_dim,
                           .rope_dim = c.qk_rope_head_dim,
                           .interleaved = true,
-                          .cos = b.cos,
-                          .sin = b.sin,
+                          .cos = b.step.cos,
+                          .sin = b.step.sin,
                           .numerics = f.numerics});
   s.linear(s.sites().kv_a, w.kv_a, b.x, b.kv_a);
   s.tap("kv_a_proj", s.rows(b.kv_a));
@@ -35,8 +35,8 @@ void project(const LayerStep& s) {
                  KvWriteArgs{.kv_a = s.rows(b.kv_a),
                              .weight = w.kv_a_norm.data(),
                              .eps = f.latent_norm_eps,
-                             .cos = b.cos,
-                             .sin = b.sin,
+                             .cos = b.step.cos,
+                             .sin = b.step.sin,
                              .paging = s.paging,
                              .kv = f.cache.view(s.layer),
                              .latent = f.executor.tapped() ? s.rows(b.latent) : Tensor{},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "device/memory.h"
 #include "model/model_config.h"
 #include "model/weight_map.h"
 #include "ops/executor.h"
@@ -37,15 +38,15 @@ SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const Kv
                        std::span<const Format> activations);
 
 struct LayerWeights {
-  std::vector<float> input_norm{}, post_norm{}, q_a_norm{}, kv_a_norm{};  // norm weights, decoded exactly to f32
+  FloatVector input_norm{}, post_norm{}, q_a_norm{}, kv_a_norm{};  // norm weights, decoded exactly to f32
   Weight q_a{}, q_b{}, kv_a{}, kv_b{}, o{};
   bool has_indexer = false;  // full layer
   Weight wq_b{}, wk{}, weights_proj{};
-  std::vector<float> k_norm{}, k_norm_bias{};
+  FloatVector k_norm{}, k_norm_bias{};
   bool sparse = false;
   Weight gate{}, up{}, down{};  // dense MLP, or the shared expert
   Weight router{};
-  std::vector<float> correction_bias{};
+  FloatVector correction_bias{};
   std::vector<Weight> expert_gate{}, expert_up{}, expert_down{};
 };
 
@@ -56,16 +57,18 @@ struct LoadProgress {
 struct LoadOptions {
   bool check_values = true;
   std::function<void(const LoadProgress&)> progress{};  // called on the loading thread, a few hundred times at most
+  Memory memory = host_memory();                        // where kernels read weights
+  Stream* stream = nullptr;                             // for uploads, when that is not host memory
 };
 
 // Owns what was prepared for kernels; refers to the checkpoint, which must outlive it.
 class ModelWeights {
  public:
   Weight embed{}, lm_head{};
-  std::vector<float> final_norm{};
+  FloatVector final_norm{};
   std::vector<LayerWeights> layers{};  // + 1 when the MTP layer is loaded
   bool has_mtp = false;
-  std::vector<float> enorm{}, hnorm{}, head_norm{};
+  FloatVector enorm{}, hnorm{}, head_norm{};
   Weight eh_proj{};
 
   // What load() needs to know besides its options.
@@ -83,14 +86,15 @@ class ModelWeights {
 
  private:
   std::vector<std::shared_ptr<std::byte>> storage_{};
-  std::vector<std::vector<float>> biases_{};
+  std::vector<FloatVector> biases_{};
   int64_t prepared_bytes_ = 0;
 };
 
 // All layers' pages. Every layer uses the same page ids; layers without an indexer have no index keys.
 class KvCache {
  public:
-  static Result<KvCache> make(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry, int64_t pages);
+  static Result<KvCache> make(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry, int64_t pages,
+                              const Memory& memory = host_memory());
   KvView view(int layer) const { return views_[static_cast<size_t>(layer)]; }
   int64_t pages() const { return pages_; }
   const KvGeometry& geometry() const { return geometry_; }
@@ -121,7 +125,8 @@ struct ForwardLimits {
 };
 // Bytes make_buffers would take: part of the plan's memory.
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
-Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits);
+Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits,
+                                       const Memory& memory = host_memory());
 
 struct StepInput {
   const int32_t* token_ids = nullptr;  // [paging.rows]

@@ -28,7 +28,7 @@ Status one_of(const char* flag, const std::string& value, std::vector<std::strin
 }
 
 Status check_values(const ModelPlanOptions& o) {
-  PLUMB_TRY_STATUS(one_of("backend", o.backend, {"auto", "cpu", "reference"}));
+  PLUMB_TRY_STATUS(one_of("backend", o.backend, {"auto", "cpu", "cuda", "reference"}));
   PLUMB_TRY_STATUS(one_of("kv", o.kv, {"auto", "f32", "bf16", "fp8"}));
   PLUMB_TRY_STATUS(one_of("index-keys", o.index_keys, {"auto", "f32", "bf16", "fp8"}));
   PLUMB_TRY_STATUS(one_of("numeric-profile", o.numeric_profile, {"transformers", "engine"}));

@@ -32,8 +32,9 @@ void route(const LayerStep& s) {
                               .weights = s.rows(b.expert_weights),
                               .logits = s.rows(b.router_logits)});
   // Padding rows visit no expert: they cost nothing and touch nobody's weights.
-  for (int row = 0; row < s.paging.rows; ++row)
-    if (s.paging.sequence[row] < 0) std::fill_n(b.experts.row_i32(row), c.num_experts_per_tok, -1);
+  if (b.memory.where == Where::Host)
+    for (int row = 0; row < s.paging.rows; ++row)
+      if (s.paging.sequence[row] < 0) std::fill_n(b.experts.row_i32(row), c.num_experts_per_tok, -1);
   s.tap("router.logits", s.rows(b.router_logits));
   s.tap("router.experts", s.rows(b.experts));
   s.tap("router.weights", s.rows(b.expert_weights));

@@ -11,8 +11,9 @@ void combine(Forward& f, int rows, const Tensor& hidden) {
   ForwardBuffers& b = f.buffers;
   const int64_t width = f.config.hidden_size;
   const double eps = static_cast<double>(f.config.rms_norm_eps);
-  f.executor.run(f.sites.embed, rows,
-                 EmbedArgs{.ids = b.ids, .table = &f.weights.embed, .y = b.delta.head(rows), .numerics = f.numerics});
+  f.executor.run(
+      f.sites.embed, rows,
+      EmbedArgs{.ids = b.step.ids, .table = &f.weights.embed, .y = b.delta.head(rows), .numerics = f.numerics});
   f.executor.run(f.sites.enorm, rows,
                  RmsNormArgs{.x = b.delta.head(rows),
                              .weight = f.weights.enorm.data(),
@@ -64,12 +65,13 @@ StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool re
   ForwardBuffers& b = f.buffers;
   const int rows = step.paging.rows;
   PLUMB_CHECK(f.weights.has_mtp && b.limits.mtp, "the MTP layer is not loaded");
+  PLUMB_CHECK(b.memory.where == Where::Host, "the plan refuses drafts on this device");
   prepare_step(f, step);
   combine(f, rows, hidden.head(rows));
   if (reuse_selection) extend_sets(b, step.paging);
   const LayerStep s{.f = f,
                     .layer = f.config.num_hidden_layers,
-                    .paging = step.paging,
+                    .paging = b.paging,
                     .selection = (reuse_selection ? b.draft_selection : b.mtp_selection).head(rows),
                     .select = !reuse_selection};
   decoder_layer(s, /*add_delta=*/false);

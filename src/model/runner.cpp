@@ -4,45 +4,49 @@
 #include <cmath>
 
 #include "model/buffers.h"
-#include "model/host_memory.h"
 
 namespace plumb {
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::filesystem::path& folder, const Registry& registry,
                                                        const RunnerOptions& options) {
-  auto pool = std::make_unique<ThreadPool>(options.threads);
+  Parts parts{.pool = std::make_unique<ThreadPool>(options.threads), .memory = host_memory()};
   ModelPlanOptions plan = options.plan;
   plan.max_logit_rows = plan.max_rows;
   PLUMB_TRY(auto opened_for_context, read_model_config(folder));
   if (plan.max_context == 0) plan.max_context = std::min(opened_for_context.max_position_embeddings, 8192);
   if (plan.pages == 0)
     plan.pages = int64_t{(plan.max_context + plan.page_tokens - 1) / plan.page_tokens} * plan.max_sequences;
-  PLUMB_TRY(auto model,
-            load_model(folder, registry, *pool, {.device = detect_cpu(), .plan = plan, .load = options.load}));
-  const PlannedModel& planned = model->planned;
-  PLUMB_TRY(KvCache cache, KvCache::make(model->config(), planned.with_mtp, planned.kv, planned.pages));
-  PLUMB_TRY(ForwardBuffersPtr buffers, make_buffers(model->config(), planned.limits));
-  PLUMB_TRY(auto workspace, allocate_host(planned.plan.workspace_bytes, "kernel workspace"));
-  return std::unique_ptr<ModelRunner>(
-      new ModelRunner(std::move(pool), std::move(model), std::move(cache), std::move(buffers), std::move(workspace)));
+  LoadModelOptions load{.device = detect_cpu(), .plan = plan, .load = options.load};
+  parts.stream.pool = parts.pool.get();
+  if (plan.backend == "cuda") {
+    PLUMB_TRY(const CudaInfo device, find_cuda(options.cuda_device));
+    load.device = device.device;
+    PLUMB_TRY(parts.cuda, CudaStream::open(options.cuda_device, 0));
+    parts.memory = parts.cuda->memory();
+    parts.stream = parts.cuda->stream();
+    load.load.memory = parts.memory;
+    load.load.stream = &parts.stream;
+  }
+  PLUMB_TRY(parts.model, load_model(folder, registry, *parts.pool, load));
+  const PlannedModel& planned = parts.model->planned;
+  PLUMB_TRY(parts.cache,
+            KvCache::make(parts.model->config(), planned.with_mtp, planned.kv, planned.pages, parts.memory));
+  PLUMB_TRY(parts.buffers, make_buffers(parts.model->config(), planned.limits, parts.memory));
+  PLUMB_TRY(parts.workspace, parts.memory.allocate(planned.plan.workspace_bytes, "kernel workspace"));
+  parts.stream.workspace = parts.workspace.get();
+  parts.stream.workspace_bytes = planned.plan.workspace_bytes;
+  return std::unique_ptr<ModelRunner>(new ModelRunner(std::move(parts)));
 }
 
-ModelRunner::ModelRunner(std::unique_ptr<ThreadPool> pool, std::unique_ptr<LoadedModel> model, KvCache cache,
-                         ForwardBuffersPtr buffers, std::shared_ptr<std::byte> workspace)
-    : pool_(std::move(pool)),
-      model_(std::move(model)),
-      cache_(std::move(cache)),
-      buffers_(std::move(buffers)),
-      workspace_(std::move(workspace)),
-      executor_(model_->planned.plan, Stream{.pool = pool_.get(),
-                                             .workspace = workspace_.get(),
-                                             .workspace_bytes = model_->planned.plan.workspace_bytes}),
+ModelRunner::ModelRunner(Parts parts)
+    : parts_(std::move(parts)),
+      executor_(model_->planned.plan, parts_.stream, parts_.memory),
       forward_{.config = model_->config(),
                .weights = model_->weights,
                .sites = model_->planned.sites,
                .executor = executor_,
                .cache = cache_,
-               .buffers = *buffers_,
+               .buffers = *parts_.buffers,
                .numerics = model_->planned.numerics,
                .latent_norm_eps = model_->planned.latent_norm_eps} {
   const int sequences = model_->planned.limits.sequences;
@@ -114,8 +118,10 @@ Result<std::vector<float>> ModelRunner::feed(std::span<const int32_t> ids, int64
     for (size_t i = begin; i < std::min(begin + most, ids.size()); ++i)
       rows.push_back({.id = ids[i], .logits = static_cast<int64_t>(ids.size() - i) <= wanted});
     PLUMB_TRY(const StepOutput out, step(rows));
-    if (out.logits.data != nullptr)
-      logits.insert(logits.end(), out.logits.f32(), out.logits.f32() + out.logits.elements());
+    if (out.logits.data == nullptr) continue;
+    std::vector<std::byte> storage;
+    const Tensor on_host = executor_.to_host(out.logits, storage);
+    logits.insert(logits.end(), on_host.f32(), on_host.f32() + on_host.elements());
   }
   return logits;
 }

@@ -3,11 +3,13 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "device/cuda_device.h"
 #include "model/loaded_model.h"
 
 namespace plumb {
@@ -15,7 +17,8 @@ namespace plumb {
 struct RunnerOptions {
   ModelPlanOptions plan{};  // max_rows: rows of one step; max_sequences: sequences 0 ... n-1; max_context: of each
   LoadOptions load{};
-  int threads = 0;  // 0: all cores
+  int threads = 0;      // 0: all cores
+  int cuda_device = 0;  // with backend "cuda"
 };
 
 // One row of a step; its position follows from what the sequence has been fed before.
@@ -53,16 +56,23 @@ class ModelRunner {
   Result<StepOutput> mtp_step(std::span<const int32_t> next_ids, const Tensor& hidden, int position, bool reuse);
 
  private:
-  ModelRunner(std::unique_ptr<ThreadPool> pool, std::unique_ptr<LoadedModel> model, KvCache cache,
-              ForwardBuffersPtr buffers, std::shared_ptr<std::byte> workspace);
+  struct Parts {
+    std::unique_ptr<ThreadPool> pool{};
+    std::optional<CudaStream> cuda{};
+    std::unique_ptr<LoadedModel> model{};
+    std::optional<KvCache> cache{};
+    ForwardBuffersPtr buffers{};
+    std::shared_ptr<std::byte> workspace{};
+    Stream stream{};
+    Memory memory{};
+  };
+  explicit ModelRunner(Parts parts);
   Paging paging(int rows) const;
   Status check(std::span<const RunnerRow> rows) const;
 
-  std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<LoadedModel> model_;
-  KvCache cache_;
-  ForwardBuffersPtr buffers_;
-  std::shared_ptr<std::byte> workspace_;
+  Parts parts_;
+  std::unique_ptr<LoadedModel>& model_ = parts_.model;
+  KvCache& cache_ = *parts_.cache;
   Executor executor_;
   Forward forward_;
   int pages_per_sequence_ = 0;

@@ -6,13 +6,12 @@
 #include <atomic>
 
 #include "base/thread_pool.h"
-#include "model/host_memory.h"
 #include "model/model.h"
 
 namespace plumb {
 namespace {
 
-constexpr int64_t kAlign = 64;
+constexpr int64_t kAlign = 256;
 
 // A weight waiting for its arrangement in memory.
 struct Pending {
@@ -79,23 +78,25 @@ void populate(const void* data, int64_t bytes) {
 
 class Loader {
  public:
-  Loader(const ModelWeights::Source& in, std::vector<std::shared_ptr<std::byte>>& storage,
-         std::vector<std::vector<float>>& biases)
-      : in_(in), storage_(storage), biases_(biases) {}
+  Loader(const ModelWeights::Source& in, const LoadOptions& options, std::vector<std::shared_ptr<std::byte>>& storage,
+         std::vector<FloatVector>& biases)
+      : in_(in), options_(options), storage_(storage), biases_(biases) {}
 
   void layer(const LayerSources& from, const LayerSites& s, LayerWeights& to);
   // One weight read by the kernels of `site`; -1: by none that wants an arrangement of its own.
   void weight(const WeightSource& from, SiteId site, Weight& to, const WeightSource* bias = nullptr);
-  static std::vector<float> vector(const WeightSource& from);
-  Result<int64_t> prepare(ThreadPool& pool, const LoadOptions& options);
+  FloatVector vector(const WeightSource& from);
+  Result<int64_t> prepare(ThreadPool& pool);
 
  private:
   void mlp(const MlpSources& from, SiteId site, LayerWeights& to);
   const Conversion* conversion(SiteId site, Weight& to);
 
+  void place(const std::byte* from, std::byte* to, int64_t bytes);
   const ModelWeights::Source& in_;
+  const LoadOptions& options_;
   std::vector<std::shared_ptr<std::byte>>& storage_;
-  std::vector<std::vector<float>>& biases_;
+  std::vector<FloatVector>& biases_;
   std::vector<Pending> pending_{};
   Status status_{};
 };
@@ -145,11 +146,26 @@ void Loader::weight(const WeightSource& from, SiteId site, Weight& to, const Wei
   }
 }
 
-std::vector<float> Loader::vector(const WeightSource& from) {
+// Host bytes to where kernels read them; `from` may change afterwards.
+void Loader::place(const std::byte* from, std::byte* to, int64_t bytes) {
+  Stream none;
+  Stream& stream = options_.stream != nullptr ? *options_.stream : none;
+  options_.memory.upload(to, from, static_cast<size_t>(bytes), stream);
+  options_.memory.synchronise(stream);
+}
+
+FloatVector Loader::vector(const WeightSource& from) {
   const EncodedSource encoded = encode_source(from);
   std::vector<float> values(static_cast<size_t>(from.n * from.k));
   for (int64_t row = 0; row < from.n; ++row) decode_row(encoded.matrix, row, values.data() + row * from.k);
-  return values;
+  Result<std::shared_ptr<std::byte>> block = options_.memory.allocate(values.size() * sizeof(float), from.name.c_str());
+  if (!block) {
+    if (status_) status_ = std::move(block).error();
+    return {};
+  }
+  place(reinterpret_cast<const std::byte*>(values.data()), block->get(),
+        static_cast<int64_t>(values.size() * sizeof(float)));
+  return {*block, values.size()};
 }
 
 void Loader::mlp(const MlpSources& from, SiteId site, LayerWeights& to) {
@@ -192,7 +208,7 @@ void Loader::layer(const LayerSources& from, const LayerSites& s, LayerWeights& 
   }
 }
 
-Result<int64_t> Loader::prepare(ThreadPool& pool, const LoadOptions& options) {
+Result<int64_t> Loader::prepare(ThreadPool& pool) {
   PLUMB_TRY_STATUS(std::move(status_));
   int64_t total = 0;
   for (Pending& p : pending_) {
@@ -200,11 +216,16 @@ Result<int64_t> Loader::prepare(ThreadPool& pool, const LoadOptions& options) {
     total += (p.bytes + kAlign - 1) / kAlign * kAlign;
   }
   if (total == 0) return 0;
-  PLUMB_TRY(std::shared_ptr<std::byte> block, allocate_host(static_cast<size_t>(total), "re-arranged weights"));
+  PLUMB_TRY(std::shared_ptr<std::byte> block,
+            options_.memory.allocate(static_cast<size_t>(total), "re-arranged weights"));
   storage_.push_back(block);
-  Meter meter(options, "prepare", total);
+  const bool on_host = options_.memory.where == Where::Host;
+  std::vector<std::byte> staging;
+  Meter meter(options_, "prepare", total);
   for (Pending& p : pending_) {
-    std::byte* out = block.get() + p.offset;
+    std::byte* home = block.get() + p.offset;
+    if (!on_host) staging.resize(std::max(staging.size(), static_cast<size_t>(p.bytes)));
+    std::byte* out = on_host ? home : staging.data();
     const EncodedMatrix& source = p.weight->source;
     // A worker writes the part it will read when the op runs, so the pages come to lie on its own memory node.
     pool.parallel([&](int part, int parts) {
@@ -212,7 +233,8 @@ Result<int64_t> Loader::prepare(ThreadPool& pool, const LoadOptions& options) {
       populate(static_cast<const std::byte*>(source.data) + range.begin, range.end - range.begin);
       p.conversion->fill(source, out, part, parts);
     });
-    p.weight->prepared = out;
+    if (!on_host) place(staging.data(), home, p.bytes);
+    p.weight->prepared = home;
     meter.set(p.offset + p.bytes);
   }
   meter.set(total);
@@ -226,21 +248,21 @@ Result<ModelWeights> ModelWeights::load(const Source& source, ThreadPool& pool, 
   const ModelSites& sites = source.sites;
   if (options.check_values) PLUMB_TRY_STATUS(check_values_of(map, pool, options));
   ModelWeights w;
-  Loader loader(source, w.storage_, w.biases_);
+  Loader loader(source, options, w.storage_, w.biases_);
   loader.weight(map.embed_tokens, sites.embed, w.embed);
   loader.weight(map.lm_head, sites.lm_head, w.lm_head);
-  w.final_norm = Loader::vector(map.norm);
+  w.final_norm = loader.vector(map.norm);
   w.layers.resize(map.layers.size() + (map.mtp ? 1 : 0));
   for (size_t i = 0; i < map.layers.size(); ++i) loader.layer(map.layers[i], sites.layers[i], w.layers[i]);
   if (map.mtp) {
     w.has_mtp = true;
-    w.enorm = Loader::vector(map.mtp->enorm);
-    w.hnorm = Loader::vector(map.mtp->hnorm);
-    w.head_norm = Loader::vector(map.mtp->shared_head_norm);
+    w.enorm = loader.vector(map.mtp->enorm);
+    w.hnorm = loader.vector(map.mtp->hnorm);
+    w.head_norm = loader.vector(map.mtp->shared_head_norm);
     loader.weight(map.mtp->eh_proj, sites.eh_proj, w.eh_proj);
     loader.layer(map.mtp->layer, sites.layers.back(), w.layers.back());
   }
-  PLUMB_TRY(w.prepared_bytes_, loader.prepare(pool, options));
+  PLUMB_TRY(w.prepared_bytes_, loader.prepare(pool));
   return w;
 }
 

@@ -14,12 +14,30 @@ void Executor::launch(SiteId site, int64_t rows, const void* args) {
   kernel_ns_ += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
 }
 
+Tensor Executor::to_host(const Tensor& value, std::vector<std::byte>& storage) {
+  if (value.where == Where::Host || value.data == nullptr) return value;
+  Tensor copy = value;
+  copy.where = Where::Host;
+  const int64_t rows = value.rank == 0 ? 1 : value.dim(0);
+  const auto row_bytes = static_cast<size_t>(rows == 0 ? 0 : value.bytes() / rows);
+  storage.resize(static_cast<size_t>(value.bytes()));
+  for (int64_t r = 0; r < rows; ++r)
+    memory_.download(storage.data() + static_cast<size_t>(r) * row_bytes,
+                     static_cast<const std::byte*>(value.data) + r * value.ld * bits(value.dtype) / 8, row_bytes,
+                     stream_);
+  copy.data = storage.data();
+  if (rows > 0) copy.ld = value.elements() / rows;
+  return copy;
+}
+
 void Executor::tap(int layer, std::string_view name, const Tensor& value) {
   if (!tap_) return;
+  std::vector<std::byte> storage;
+  const Tensor seen = to_host(value, storage);
   if (layer < 0)
-    tap_(name, value);
+    tap_(name, seen);
   else
-    tap_("layers." + std::to_string(layer) + "." + std::string(name), value);
+    tap_("layers." + std::to_string(layer) + "." + std::string(name), seen);
 }
 
 }  // namespace plumb

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <vector>
 
+#include "device/memory.h"
 #include "ops/plan.h"
 
 namespace plumb {
@@ -16,7 +18,9 @@ class Executor {
   // set.
   using Tap = std::function<void(std::string_view name, const Tensor& output)>;
 
-  Executor(const Plan& plan, Stream stream) : plan_(plan), stream_(stream) {}
+  // `memory` is where the ops' tensors lie; taps always see host memory.
+  Executor(const Plan& plan, Stream stream, Memory memory = host_memory())
+      : plan_(plan), stream_(stream), memory_(memory) {}
 
   template <class Args>
   void run(SiteId site, int64_t rows, const Args& args) {
@@ -30,6 +34,9 @@ class Executor {
 
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
+  const Memory& memory() const { return memory_; }
+  // The same tensor in host memory, without gaps; `storage` holds it when it had to be copied.
+  Tensor to_host(const Tensor& value, std::vector<std::byte>& storage);
   // Nanoseconds spent inside kernels since the start, and launches.
   uint64_t kernel_ns() const { return kernel_ns_; }
 
@@ -38,6 +45,7 @@ class Executor {
 
   const Plan& plan_;
   Stream stream_;
+  Memory memory_;
   Tap tap_{};
   uint64_t kernel_ns_ = 0;
 };

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "device/stream.h"
@@ -20,7 +21,7 @@ struct Kernel {
 
 // Wraps a typed function: make_kernel<LinearArgs, linear_rows>(contract).
 template <class Args, void (*function)(const Args&, Stream&)>
-Kernel make_kernel(Contract contract) {
+Kernel make_kernel(Contract contract) {  // NOLINT(performance-unnecessary-value-param): moved from
   return {.contract = std::move(contract),
           .launch = [](const void* args, Stream& stream) { function(*static_cast<const Args*>(args), stream); }};
 }

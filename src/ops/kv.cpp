@@ -35,11 +35,11 @@ int64_t KvGeometry::latent_row_bytes() const {
     case KvFormat::None:
       return 0;
     case KvFormat::F32:
-      return 4 * (kv_lora_rank + rope_dim);
+      return int64_t{4} * (kv_lora_rank + rope_dim);
     case KvFormat::Bf16:
-      return 2 * (kv_lora_rank + rope_dim);
+      return int64_t{2} * (kv_lora_rank + rope_dim);
     case KvFormat::Fp8Tile128:
-      return kv_lora_rank + 4 * ((kv_lora_rank + 127) / 128) + 2 * rope_dim;
+      return kv_lora_rank + int64_t{4} * ((kv_lora_rank + 127) / 128) + int64_t{2} * rope_dim;
   }
   return 0;
 }

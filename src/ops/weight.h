@@ -4,12 +4,28 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "tensor/dequant.h"
 #include "tensor/format.h"
 
 namespace plumb {
+
+// A short vector of f32 (a norm's weight, a bias) where the backend's kernels read it.
+class FloatVector {
+ public:
+  FloatVector() = default;
+  FloatVector(std::shared_ptr<const std::byte> storage, size_t size) : storage_(std::move(storage)), size_(size) {}
+  const float* data() const { return reinterpret_cast<const float*>(storage_.get()); }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::shared_ptr<const std::byte> storage_{};
+  size_t size_ = 0;
+};
 
 struct Weight {
   std::string name{};      // in the checkpoint, without ".weight"

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "model/host_memory.h"
+#include "device/host_memory.h"
 
 namespace plumb::testing {
 

@@ -17,7 +17,8 @@ using testing::load_model;
 TEST(RealModels, EveryWeightOfEveryGivenModelIsFoundAndPlausible) {
   std::vector<fs::path> folders;
   folders.emplace_back(testing::model_path());
-  for (const char* name : testing::kRandomModels) folders.emplace_back(testing::golden_path(std::string("random/") + name));
+  for (const char* name : testing::kRandomModels)
+    folders.emplace_back(testing::golden_path(std::string("random/") + name));
   for (const char* name : {"tiny-glm-dsa", "tiny-glm-dsa-fp8", "tiny-glm-dsa-fp8-ue8m0"}) {
     const std::string extra = testing::extra_data_path(std::string("models/") + name);
     if (!extra.empty()) folders.emplace_back(extra);

@@ -45,6 +45,7 @@ std::vector<Kernel> cuda_kernels() {
   cuda::add_naive_cache_kernels(kernels);
   cuda::add_naive_attend_kernels(kernels);
   cuda::add_naive_select_kernels(kernels);
+  kernels.push_back(cuda::sample_on_host());
   return kernels;
 }
 

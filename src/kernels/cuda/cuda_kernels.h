@@ -7,6 +7,10 @@
 
 namespace plumb {
 
+namespace cuda {
+Kernel sample_on_host();
+}
+
 std::vector<Kernel> cuda_kernels();
 std::vector<Conversion> cuda_conversions();
 

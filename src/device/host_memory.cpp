@@ -1,4 +1,4 @@
-#include "model/host_memory.h"
+#include "device/host_memory.h"
 
 #include <sys/mman.h>
 
@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+
+#include "device/memory.h"
 
 namespace plumb {
 
@@ -26,6 +28,19 @@ Result<std::shared_ptr<std::byte>> allocate_host(size_t bytes, const char* purpo
   // Only a wish: without huge pages everything still works.
   if (bytes >= kHugePage) madvise(aligned, size - kHugePage, MADV_HUGEPAGE);
   return std::shared_ptr<std::byte>(aligned, [base, size](std::byte*) { munmap(base, size); });
+}
+
+namespace {
+
+void copy(void* to, const void* from, size_t bytes, Stream&) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+void nothing(Stream&) {}
+
+}  // namespace
+
+Memory host_memory() {
+  return {.where = Where::Host, .allocate = allocate_host, .upload = copy, .download = copy, .synchronise = nothing};
 }
 
 }  // namespace plumb
