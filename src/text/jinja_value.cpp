@@ -248,6 +248,7 @@ Result<Value> container_from_json(const nlohmann::ordered_json& json, const From
   }
   Dict dict;
   for (const auto& [key, item] : json.items()) {
+    if (!utf8::valid(key)) return Error{Code::Usage, "a key is not valid UTF-8", {}, {}};
     PLUMB_TRY(Value value, from_json(item, inner));
     TextBuilder name;
     name.append(key, options.tainted);

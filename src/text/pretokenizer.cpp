@@ -21,16 +21,20 @@ using Pieces = std::vector<std::string_view>;
 
 Result<Pieces> isolate(const Regex& pattern, const Pieces& pieces) {
   Pieces out;
-  for (const std::string_view piece : pieces) {
-    size_t done = 0;
-    const auto take = [&](size_t begin, size_t end) {
-      if (begin > done) out.push_back(piece.substr(done, begin - done));
-      if (end > begin) out.push_back(piece.substr(begin, end - begin));
-      done = end;
-    };
-    PLUMB_TRY_STATUS(pattern.find_all(piece, take));
-    if (done < piece.size()) out.push_back(piece.substr(done));
-  }
+  size_t current = 0;
+  size_t done = 0;
+  const auto finish = [&](size_t text) {  // the rest of this piece, and those up to `text` whole
+    for (; current < text; ++current, done = 0)
+      if (done < pieces[current].size()) out.push_back(pieces[current].substr(done));
+  };
+  const auto take = [&](const Regex::Match& match) {
+    finish(match.text);
+    if (match.begin > done) out.push_back(pieces[current].substr(done, match.begin - done));
+    if (match.end > match.begin) out.push_back(pieces[current].substr(match.begin, match.end - match.begin));
+    done = match.end;
+  };
+  PLUMB_TRY_STATUS(pattern.find_all(pieces, take));
+  finish(pieces.size());
   return out;
 }
 

@@ -30,7 +30,7 @@ std::string pcre2_message(int error) {
 // One search over one text: the match block, its limits and the JIT's own stack (the machine stack stays untouched).
 class Search {
  public:
-  Search(const pcre2_code* code, bool jit, size_t text_bytes) : code_(code), jit_(jit) {
+  Search(const pcre2_code* code, bool jit, size_t text_bytes) : code_(code) {
     data_ = pcre2_match_data_create_from_pattern(code, nullptr);
     context_ = pcre2_match_context_create(nullptr);
     PLUMB_CHECK(data_ != nullptr && context_ != nullptr, "out of memory for a pattern's match block");
@@ -38,7 +38,7 @@ class Search {
     const size_t steps = std::min<size_t>(1'000'000 + 64 * text_bytes, UINT32_MAX);
     pcre2_set_match_limit(context_, static_cast<uint32_t>(steps));
     pcre2_set_heap_limit(context_, 256 * 1024);  // KiB
-    if (!jit_) return;
+    if (!jit) return;
     stack_ = pcre2_jit_stack_create(32 * 1024, 1024 * 1024, nullptr);
     if (stack_ != nullptr) pcre2_jit_stack_assign(context_, nullptr, stack_);
   }
@@ -51,9 +51,9 @@ class Search {
   }
 
   // 1: found, 0: none, negative: PCRE2's error.
-  int next(std::string_view text, size_t from, uint32_t options) {
+  int next(std::string_view text, size_t from) {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-    options |= PCRE2_NO_UTF_CHECK;
+    const uint32_t options = PCRE2_NO_UTF_CHECK;
     int rc = pcre2_match(code_, subject, text.size(), from, options, data_, context_);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
       rc = pcre2_match(code_, subject, text.size(), from, options | PCRE2_NO_JIT, data_, context_);
@@ -65,7 +65,6 @@ class Search {
 
  private:
   const pcre2_code* code_;
-  bool jit_;
   pcre2_match_data* data_ = nullptr;
   pcre2_match_context* context_ = nullptr;
   pcre2_jit_stack* stack_ = nullptr;
@@ -107,28 +106,32 @@ Result<Regex> Regex::compile_pcre2(std::string_view shown, std::string_view patt
   return Regex(std::move(code));
 }
 
-Status Regex::find_all(std::string_view text, const std::function<void(size_t, size_t)>& found) const {
-  Search search(code_->code, code_->jit, text.size());
-  size_t from = 0;
-  bool matched_before = false;
-  while (from <= text.size()) {
-    const int rc = search.next(text, from, 0);
-    if (rc == 0) break;
-    if (rc < 0)
-      return Error{Code::Unsupported,
-                   fmt::format("pattern '{}' gave up on a text of {} bytes", code_->pattern, text.size()),
-                   pcre2_message(rc),
-                   {"a pattern without nested quantifiers"}};
-    const size_t begin = search.begin();
-    const size_t end = search.end();
-    if (begin == end && matched_before && begin == from) {
-      from += std::max<size_t>(1, utf8::decode(text, from).length);
-      matched_before = false;
-      continue;
+Status Regex::find_all(std::span<const std::string_view> texts, const std::function<void(const Match&)>& found) const {
+  size_t longest = 0;
+  for (const std::string_view text : texts) longest = std::max(longest, text.size());
+  Search search(code_->code, code_->jit, longest);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string_view text = texts[i];
+    bool matched_before = false;
+    for (size_t from = 0; from <= text.size();) {
+      const int rc = search.next(text, from);
+      if (rc == 0) break;
+      if (rc < 0)
+        return Error{Code::Unsupported,
+                     fmt::format("pattern '{}' gave up on a text of {} bytes", code_->pattern, text.size()),
+                     pcre2_message(rc),
+                     {"a pattern without nested quantifiers"}};
+      const size_t begin = search.begin();
+      const size_t end = search.end();
+      if (begin == end && matched_before && begin == from) {
+        from += std::max<size_t>(1, utf8::decode(text, from).length);
+        matched_before = false;
+        continue;
+      }
+      found({i, begin, end});
+      matched_before = true;
+      from = end;
     }
-    found(begin, end);
-    matched_before = true;
-    from = end;
   }
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,9 +23,14 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
-  // Every match from left to right as (begin, end) in bytes. An empty match directly after another match is no match.
-  // Fails only when a hostile pattern needs more steps than a bound proportional to the text's length.
-  Status find_all(std::string_view valid_utf8, const std::function<void(size_t, size_t)>& found) const;
+  struct Match {
+    size_t text = 0;  // which of the texts
+    size_t begin = 0;
+    size_t end = 0;
+  };
+  // Every match in each of the texts (valid UTF-8) from left to right, in bytes. An empty match directly after another
+  // match is no match. Fails only when a hostile pattern needs more steps than a bound proportional to a text's length.
+  Status find_all(std::span<const std::string_view> texts, const std::function<void(const Match&)>& found) const;
 
  private:
   struct Compiled;

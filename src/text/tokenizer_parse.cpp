@@ -16,8 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxId = 16'000'000;  // far over any vocabulary; keeps a hostile file from asking for memory
-
 Error corrupt(std::string what) { return {Code::Corrupt, "tokenizer.json: " + std::move(what), {}, {}}; }
 Error unsupported(std::string what) {
   return {Code::Unsupported, "tokenizer.json: " + std::move(what), "token ids would differ from the original's", {}};
@@ -32,9 +30,9 @@ const Json& member(const Json& object, const char* key) {
   return it == object.end() ? kNull : *it;
 }
 
-Result<int32_t> token_id_of(const Json& value, std::string_view token) {
+Result<int32_t> token_id_of(const Json& value, std::string_view token, int64_t limit) {
   const int64_t id = value.is_number_integer() ? value.get<int64_t>() : -1;
-  if (id < 0 || id > kMaxId) return corrupt(fmt::format("token '{}' has the id {}", token, shown(value)));
+  if (id < 0 || id > limit) return corrupt(fmt::format("token '{}' has the id {}", token, shown(value)));
   return static_cast<int32_t>(id);
 }
 
@@ -105,8 +103,9 @@ class TokenizerParser {
   Status vocabulary(const Json& vocab) {
     if (!vocab.is_object() || vocab.empty()) return corrupt("'model.vocab' is missing or empty");
     data_->ids.reserve(vocab.size() + 64);
+    id_limit_ = 65536 + 4 * static_cast<int64_t>(vocab.size());
     for (const auto& [text, value] : vocab.items()) {
-      PLUMB_TRY(const int32_t id, token_id_of(value, text));
+      PLUMB_TRY(const int32_t id, token_id_of(value, text, id_limit_));
       PLUMB_TRY_STATUS(put(id, text));
       if (const auto bytes = bytes_from_alphabet(text)) of_bytes_.emplace(*bytes, id);
     }
@@ -160,7 +159,7 @@ class TokenizerParser {
     for (const Json& entry : list) {
       if (!entry.is_object()) return corrupt(fmt::format("added token {} is not an object", shown(entry)));
       const std::string content = token_content(entry);
-      PLUMB_TRY(const int32_t id, token_id_of(member(entry, "id"), content));
+      PLUMB_TRY(const int32_t id, token_id_of(member(entry, "id"), content, id_limit_));
       PLUMB_TRY_STATUS(added_token(id, entry));
     }
     return {};
@@ -201,7 +200,7 @@ class TokenizerParser {
         const auto id = static_cast<int32_t>(std::stol(key));
         const bool known = static_cast<size_t>(id) < data_->tokens.size() && data_->tokens[id].added;
         if (known && data_->tokens[id].text == token_content(entry)) continue;
-        PLUMB_TRY(const int32_t checked, token_id_of(Json(id), key));
+        PLUMB_TRY(const int32_t checked, token_id_of(Json(id), key, id_limit_));
         PLUMB_TRY_STATUS(added_token(checked, entry));
       }
     const auto named = [&](const char* key) -> std::optional<int32_t> {
@@ -259,6 +258,7 @@ class TokenizerParser {
   std::unique_ptr<Tokenizer::Data> data_ = std::make_unique<Tokenizer::Data>();
   IdByText of_bytes_{};
   bool ignore_merges_ = false;
+  int64_t id_limit_ = 0;  // real vocabularies have few gaps; keeps a hostile id from asking for memory
 };
 
 Result<Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
