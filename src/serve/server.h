@@ -30,8 +30,8 @@ struct ServerOptions {
   bool match_special_in_content = false;    // Hugging Face's way: user text can make control tokens
   ReasoningField reasoning_field = ReasoningField::ReasoningContent;
   bool access_log = true;
-  int pool_threads = 2;  // templates and tokenising
-  int pool_queue = 1024;
+  int pool_threads = 2;          // templates and tokenising
+  int pool_queue = 8192;         // as many as connections: a burst waits here, the engine's own queue decides on 429
   int max_choices_total = 1024;  // prompts x n of one request
 };
 
