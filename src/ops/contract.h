@@ -29,7 +29,7 @@ struct ErrorBound {
   DType unit = DType::F32;
   double floor = 0;
 };
-double unit_roundoff(DType type);  // half a unit in the last place of 1: 2^-24, 2^-9, 2^-4 ...
+double unit_roundoff(DType type);  // half a unit in the last place of 1: 2^-24, 2^-8, 2^-4 ...
 
 // One question to the registry: what a Site needs.
 struct Call {
