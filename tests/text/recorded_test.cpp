@@ -64,7 +64,8 @@ TEST(RecordedTokenizer, EveryVariantEncodesAsTheOriginal) {
 TEST(RecordedTokenizer, IdListsCutInsideCharactersDecodeAsTheOriginalAtOnceAndAsAStream) {
   const auto tokenizer = Tokenizer::load(PLUMB_TEXT_MODEL_DIR);
   ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
-  for (const Json& c : recorded("tokenizer_cases.json")["decode"]) {
+  const Json record = recorded("tokenizer_cases.json");
+  for (const Json& c : record["decode"]) {
     const auto ids = c["ids"].get<std::vector<int32_t>>();
     EXPECT_EQ(tokenizer->decode(ids, false), c["text"]);
     EXPECT_EQ(tokenizer->decode(ids, true), c["skipped"]);
