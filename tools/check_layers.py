@@ -26,8 +26,9 @@ STOREY = {folder: storey for storey, folders in enumerate(STOREYS) for folder in
 ONLY = {"text": {"base"}}
 # Kernels reach the program through one list; nobody includes them.
 HIDDEN = {folder for folder in STOREY if folder.startswith("kernels/")}
-# Measures the machine and computes no op: what bench compares kernels with.
-OPEN = {"kernels/cpu/probe.h": "cli"}
+# The exceptions: probe.h measures the machine and computes no op; the CUDA backend samples with the CPU's portable kernel
+# until it has one of its own.
+OPEN = {"kernels/cpu/probe.h": "cli", "kernels/cpu/op_kernels.h": "kernels/cuda"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".inl"}
 
