@@ -8,8 +8,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/widen.h"
 #include "kernels/cpu/sample.h"
+#include "kernels/cpu/widen.h"
 #include "ops/philox.h"
 
 namespace plumb::cpu {
