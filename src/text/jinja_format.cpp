@@ -124,7 +124,7 @@ Value percent_format(Interp& in, const TaintedText& format, const Value& value, 
     if (const auto text = percent_value(in, type, argument, spec, line))
       pad(out, *text, spec, type != 's' && type != 'r');
   }
-  if (tuple ? used < list->items.size() : used == 0 && !value.as_dict() && !value.as_list())
+  if (tuple ? used < list->items.size() : used == 0 && !value.as_dict() && !value.as_list() && !value.is_undefined())
     return in.fail(line, "not all arguments converted during string formatting");
   return in.make_text(std::move(out), line);
 }

@@ -66,8 +66,9 @@ std::optional<std::string> key_of(const Value& v) {
   }
   if (v.is_none()) return "none";
   if (v.is_undefined()) return "undefined";
-  if (const List* list = v.as_list(); list && list->kind == ListKind::Tuple) {
-    std::string out = "t";
+  const List* list = v.as_list();
+  if (list && (list->kind == ListKind::Tuple || list->kind == ListKind::Range)) {
+    std::string out = list->kind == ListKind::Tuple ? "t" : "r";
     for (const Value& item : list->items) {
       const auto key = key_of(item);
       if (!key) return std::nullopt;

@@ -124,6 +124,17 @@ class Strings:
         return "".join(self.character() if rng.random() < 0.3 else rng.choice(self.pool) for _ in range(size))
 
 
+# Characters with compatibility decompositions that the original's tables (Unicode 12) don't know yet.
+NEWER_COMPATIBILITY = ((0xa7f2, 0xa7f4), (0x10781, 0x107ba), (0x1ccd6, 0x1ccf9), (0x1e030, 0x1e06d), (0x1f16c, 0x1f16c),
+                       (0x1fbf0, 0x1fbf9))
+
+
+def knows(variant, text):
+    """False where the original is known to be older than our Unicode."""
+    newer = any(low <= ord(c) <= high for c in text for low, high in NEWER_COMPATIBILITY)
+    return not (newer and variant.startswith("nfk"))
+
+
 def every_character():
     """Each code point alone and in company: shows where Unicode tables differ."""
     for c in range(0x110000):
@@ -139,7 +150,8 @@ def compare(name, folder, strings, driver, seed):
     with tempfile.TemporaryFile("w+", encoding="utf-8") as requests, tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         cases = []
         for text in strings:
-            cases.append(("text", text))
+            if knows(name, text):
+                cases.append(("text", text))
         for _ in range(len(cases) // 20):
             cases.append(("ids", [rng.randrange(size + 3) for _ in range(rng.randrange(1, 12))]))
         for kind, value in cases:
