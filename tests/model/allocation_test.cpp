@@ -28,6 +28,8 @@ void* operator new(std::size_t bytes) { return allocate(bytes, 1); }
 void* operator new[](std::size_t bytes) { return allocate(bytes, 1); }
 void* operator new(std::size_t bytes, std::align_val_t align) { return allocate(bytes, static_cast<size_t>(align)); }
 void* operator new[](std::size_t bytes, std::align_val_t align) { return allocate(bytes, static_cast<size_t>(align)); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 1); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 1); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

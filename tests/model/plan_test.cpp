@@ -83,7 +83,7 @@ TEST(ModelPlan, UnknownValuesAreUsageErrorsWithTheKnownOnes) {
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().code, Code::Usage);
   EXPECT_THAT(bad.error().works, Contains("--kv fp8"));
-  EXPECT_EQ(plan_with({.backend = "cuda"}).error().code, Code::Usage);
+  EXPECT_EQ(plan_with({.backend = "tpu"}).error().code, Code::Usage);
   EXPECT_EQ(plan_with({.numeric_profile = "exact"}).error().code, Code::Usage);
   EXPECT_EQ(plan_with({.max_rows = 0}).error().code, Code::Usage);
 }
