@@ -99,7 +99,7 @@ bool ConfigReader::boolean(const char* key, std::optional<bool> fallback) {
   return fallback.value_or(false);
 }
 
-std::string ConfigReader::string(const char* key, std::optional<std::string> fallback) {
+std::string ConfigReader::string(const char* key, const std::optional<std::string>& fallback) {
   const json* value = get(key);
   if (value == nullptr) {
     if (!fallback) broken(fmt::format("'{}' is missing", key));

@@ -27,7 +27,7 @@ class ConfigReader {
   int integer(const char* key, int64_t low, std::optional<int> fallback);
   double number(const char* key, std::optional<double> fallback);  // finite
   bool boolean(const char* key, std::optional<bool> fallback);
-  std::string string(const char* key, std::optional<std::string> fallback);
+  std::string string(const char* key, const std::optional<std::string>& fallback);
   std::optional<int> optional_integer(const char* key, int64_t low);
   std::optional<double> optional_number(const char* key);
   std::optional<bool> optional_boolean(const char* key);

@@ -139,19 +139,23 @@ void parse_modelopt(ConfigReader& r, QuantConfig& q, const std::string& algorith
   q.groups.push_back({true, {}, algorithm->format, algorithm->activations});
 }
 
+// One group of ModelOpt's `config_groups`: the algorithm its bit width stands for when the file names none.
+std::string modelopt_group(ConfigReader& r, const std::string& name, const json& group, const std::string& algorithm) {
+  const json weights = group.is_object() ? group.value("weights", json()) : json();
+  const json num_bits = weights.is_object() ? weights.value("num_bits", json()) : json();
+  const std::string meant = !algorithm.empty() ? algorithm : num_bits == 4 ? "NVFP4" : num_bits == 8 ? "FP8" : "";
+  if (meant == "NVFP4" && (num_bits != 4 || weights.value("group_size", json(16)) != 16)) {
+    r.broken(
+        fmt::format("config_groups.{}.weights is {}, but quant_algo is NVFP4", name, ConfigReader::shown(weights)));
+  }
+  return meant;
+}
+
 // ModelOpt's quantization_config: `quant_algo`, or in older files only groups with bit widths.
 void parse_modelopt_config(ConfigReader& r, QuantConfig& q) {
   std::string algorithm = r.string("quant_algo", "");
   if (const json* groups = r.get("config_groups"); groups != nullptr && groups->is_object()) {
-    for (const auto& [name, group] : groups->items()) {
-      const json weights = group.is_object() ? group.value("weights", json()) : json();
-      const json num_bits = weights.is_object() ? weights.value("num_bits", json()) : json();
-      if (algorithm.empty()) algorithm = num_bits == 4 ? "NVFP4" : num_bits == 8 ? "FP8" : "";
-      if (algorithm == "NVFP4" && (num_bits != 4 || weights.value("group_size", json(16)) != 16)) {
-        r.broken(
-            fmt::format("config_groups.{}.weights is {}, but quant_algo is NVFP4", name, ConfigReader::shown(weights)));
-      }
-    }
+    for (const auto& [name, group] : groups->items()) algorithm = modelopt_group(r, name, group, algorithm);
   }
   if (algorithm.empty()) return r.broken("has no 'quant_algo'");
   parse_modelopt(r, q, algorithm, "ignore");
