@@ -7,9 +7,11 @@
 namespace plumb {
 namespace {
 
+// Slow is a choice too: nobody gets the reference without asking for it.
 bool wanted_backend(const Contract& contract, const std::string& backend) {
-  if (backend == "reference") return contract.reference;
-  return !contract.reference;  // slow is a choice too: nobody gets the reference without asking for it
+  if (backend == "reference" || contract.reference) return backend == "reference" && contract.reference;
+  const bool cuda = contract.arch >= Isa::Sm90a;
+  return backend == "cuda" ? cuda : backend == "cpu" ? !cuda : true;  // auto: what the device can run
 }
 
 std::string describe(const std::vector<Refusal>& refusals, const std::string& kernel) {
