@@ -150,7 +150,7 @@ class TopKCase : public MatrixCase {
 
  private:
   int topk_, distinct_;
-  std::vector<int32_t> positions_{};
+  CaseVector<int32_t> positions_{};
 };
 
 struct AttendShape {

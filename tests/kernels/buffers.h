@@ -7,6 +7,8 @@
 #include <cstring>
 #include <memory>
 
+#include "case_memory.h"
+
 namespace plumb::testing {
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -16,13 +18,18 @@ inline constexpr size_t kFence = 256;
 #endif
 inline constexpr uint8_t kFenceByte = 0xff;  // NaN in every float format, -1 as an index: reading it shows
 
+struct FreeCaseMemory {
+  size_t bytes = 0;
+  void operator()(std::byte* p) const { free_case_memory(p, bytes); }
+};
+
 class Buffer {
  public:
   Buffer() = default;
   // `bytes` of memory that begin `skew` past a multiple of 64.
   explicit Buffer(size_t bytes, size_t skew = 0) : bytes_(bytes), before_(round_up(kFence) + skew) {
     size_ = round_up_to(before_ + bytes + kFence, kFence == 0 ? 1 : 64);
-    memory_.reset(static_cast<std::byte*>(::operator new (size_, std::align_val_t{64})));
+    memory_ = Memory(static_cast<std::byte*>(allocate_case_memory(size_)), FreeCaseMemory{size_});
     std::memset(memory_.get(), kFenceByte, size_);
   }
 
@@ -51,16 +58,14 @@ class Buffer {
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
-  };
+  using Memory = std::unique_ptr<std::byte[], FreeCaseMemory>;
   static constexpr size_t round_up_to(size_t value, size_t of) { return (value + of - 1) / of * of; }
   static constexpr size_t round_up(size_t value) { return round_up_to(value, 64); }
 
   size_t bytes_ = 0;
   size_t before_ = 0;
   size_t size_ = 0;
-  std::unique_ptr<std::byte[], Free> memory_{};
+  Memory memory_{};
 };
 
 }  // namespace plumb::testing

@@ -14,7 +14,7 @@ struct Angles {
     }
   }
   int half;
-  std::vector<float> cos{}, sin{};
+  CaseVector<float> cos{}, sin{};
 };
 
 struct CacheShape {

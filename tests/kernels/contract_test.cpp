@@ -30,7 +30,7 @@ class ContractTest : public ::testing::TestWithParam<std::string> {
 
 TEST_P(ContractTest, IsKept) {
   const Contract& contract = kernel().contract;
-  if (!detect_cpu().has(contract.arch)) GTEST_SKIP() << "this machine has no " << to_string(contract.arch);
+  if (!this_machine().has(contract.arch)) GTEST_SKIP() << "this machine has no " << to_string(contract.arch);
   Cases cases = make_cases(contract);
   ASSERT_FALSE(cases.empty()) << "no test case for " << to_string(contract.op);
   for (const std::unique_ptr<OpCase>& one : cases) {
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, ContractTest, ::testing::ValuesIn(kernel_names
 TEST(SumOrder, SameNameSameBits) {
   std::map<std::pair<Op, std::string>, std::vector<const Kernel*>> groups;
   for (const Kernel& kernel : registry().kernels) {
-    if (!kernel.contract.sum_order.empty() && detect_cpu().has(kernel.contract.arch))
+    if (!kernel.contract.sum_order.empty() && this_machine().has(kernel.contract.arch))
       groups[{kernel.contract.op, kernel.contract.sum_order}].push_back(&kernel);
   }
   for (const auto& [key, kernels] : groups) {

@@ -191,10 +191,12 @@ class MoeCase : public MatrixCase {
     for (TestWeight& weight : weights_) {
       if (!weight.prepare(registry, layout)) return false;
     }
+    if (layout == Layout::CudaRowMajor) place_at_equal_distances();
     return true;
   }
   bool whole() const override {
-    return MatrixCase::whole() && choice_->whole() &&
+    return MatrixCase::whole() && choice_->whole() && stacks_[0].fences_whole() && stacks_[1].fences_whole() &&
+           stacks_[2].fences_whole() &&
            std::all_of(weights_.begin(), weights_.end(), [](const TestWeight& w) { return w.whole(); });
   }
   void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
@@ -228,7 +230,22 @@ class MoeCase : public MatrixCase {
   }
 
  private:
+  // As a model's loader lays the experts of a layer.
+  void place_at_equal_distances() {
+    for (size_t part = 0; part < 3; ++part) {
+      const size_t bytes = weights_[part].prepared_bytes();
+      stacks_[part] = Buffer(bytes * static_cast<size_t>(shape_.experts));
+      for (size_t e = 0; e < static_cast<size_t>(shape_.experts); ++e) {
+        Weight& weight = weights_[3 * e + part].mutable_get();
+        std::byte* at = stacks_[part].data() + e * bytes;
+        std::memcpy(at, weight.prepared, bytes);
+        weight.prepared = at;
+      }
+    }
+  }
+
   MoeShape shape_;
+  Buffer stacks_[3] = {Buffer(0), Buffer(0), Buffer(0)};
   std::vector<TestWeight> weights_{};
   std::vector<Weight> parts_[3]{};
   std::unique_ptr<Matrix> choice_{};

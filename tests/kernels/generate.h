@@ -32,6 +32,7 @@ class TestWeight {
   bool prepare(const Registry& registry, Layout layout);
   const Weight& get() const { return weight_; }
   Weight& mutable_get() { return weight_; }
+  size_t prepared_bytes() const { return prepared_.bytes(); }
   Buffer& data() { return data_; }
   bool whole() const {
     return data_.fences_whole() && scale_.fences_whole() && bias_.fences_whole() && prepared_.fences_whole();

@@ -92,9 +92,9 @@ struct Step {
   int pages = 0;
   int page_tokens = 64;
   int stride = 0;
-  std::vector<int32_t> positions{};
-  std::vector<int32_t> sequence{};
-  std::vector<int32_t> table{};
+  CaseVector<int32_t> positions{};
+  CaseVector<int32_t> sequence{};
+  CaseVector<int32_t> table{};
 };
 
 }  // namespace plumb::testing

@@ -39,7 +39,7 @@ class EmbedCase : public MatrixCase {
  private:
   TestWeight table_;
   Numerics numerics_;
-  std::vector<int32_t> ids_{};
+  CaseVector<int32_t> ids_{};
 };
 
 struct RowShape {
@@ -177,7 +177,7 @@ class RopeCase : public MatrixCase {
 
  private:
   RopeShape shape_;
-  std::vector<float> cos_{}, sin_{};
+  CaseVector<float> cos_{}, sin_{};
   std::unique_ptr<Matrix> original_{};
 };
 
@@ -207,7 +207,7 @@ class GatherCase : public MatrixCase {
  private:
   int64_t n_;
   std::unique_ptr<Matrix> x_;
-  std::vector<int32_t> pick_{};
+  CaseVector<int32_t> pick_{};
 };
 
 void add_norms(const Contract& contract, Cases& out, Rng& rng) {

@@ -24,11 +24,16 @@ bool all_in_place(OpCase& one, const Scratch& scratch, const char* when, Problem
   return whole;
 }
 
+void launch_and_wait(const Kernel& kernel, OpCase& one, Stream& stream, int64_t first, int64_t count) {
+  one.launch(kernel, stream, first, count);
+  wait_for_device();
+}
+
 std::vector<std::byte> run_rows(const Kernel& kernel, OpCase& one, ThreadPool* pool, uint8_t poison) {
   Scratch scratch(kernel.contract, one.call());
   Stream stream = scratch.stream(pool);
   one.reset(poison);
-  one.launch(kernel, stream, 0, one.rows());
+  launch_and_wait(kernel, one, stream, 0, one.rows());
   return one.outputs();
 }
 
@@ -36,7 +41,7 @@ std::vector<std::byte> run_row_by_row(const Kernel& kernel, OpCase& one) {
   Scratch scratch(kernel.contract, one.call());
   Stream stream = scratch.stream(&pools().two);
   one.reset(kOtherPoison);
-  for (int64_t r = 0; r < one.rows(); ++r) one.launch(kernel, stream, r, 1);
+  for (int64_t r = 0; r < one.rows(); ++r) launch_and_wait(kernel, one, stream, r, 1);
   return one.outputs();
 }
 
@@ -67,7 +72,7 @@ Problems verify_kernel(const Kernel& kernel, const Registry& registry, OpCase& o
   Scratch scratch(contract, one.call());
   Stream stream = scratch.stream(&pools().two);
   one.reset(kNanPoison);
-  one.launch(kernel, stream, 0, one.rows());
+  launch_and_wait(kernel, one, stream, 0, one.rows());
   one.check(contract, problems);
   if (!all_in_place(one, scratch, "in a step", problems)) return problems;
   const std::vector<std::byte> first = one.outputs();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/thread_pool.h"
+#include "kernels/cuda/mma/mma_kernels.h"
 #include "kernels/cuda/naive/naive.h"
 
 namespace plumb {
@@ -45,6 +46,7 @@ std::vector<Kernel> cuda_kernels() {
   cuda::add_naive_cache_kernels(kernels);
   cuda::add_naive_attend_kernels(kernels);
   cuda::add_naive_select_kernels(kernels);
+  cuda::add_mma_kernels(kernels);
   kernels.push_back(cuda::sample_on_host());
   return kernels;
 }

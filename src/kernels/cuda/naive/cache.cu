@@ -11,11 +11,17 @@ struct Rotation {
   const float* cos;
   const float* sin;
   int rope_dim;
-  bool interleaved, round, round_products;
+  bool interleaved, round, round_products, round_angles;
 };
 template <class Args>
 Rotation rotation(const Args& a, int rope_dim, bool interleaved) {
-  return {a.cos, a.sin, rope_dim, interleaved, a.numerics.round_bf16, a.numerics.round_bf16 && a.numerics.rope_bf16};
+  return {a.cos,
+          a.sin,
+          rope_dim,
+          interleaved,
+          a.numerics.round_bf16,
+          a.numerics.round_bf16 && a.numerics.rope_bf16,
+          a.numerics.rope_bf16};
 }
 
 __device__ float rounded(double value, bool round) {
@@ -29,7 +35,8 @@ __device__ void rotate(float* x, int64_t t, const Rotation& r) {
   for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x)) {
     float& a = x[r.interleaved ? 2 * i : i];
     float& b = x[r.interleaved ? 2 * i + 1 : i + half];
-    const double c = r.cos[t * half + i], s = r.sin[t * half + i], e = a, o = b;
+    const double c = rounded(r.cos[t * half + i], r.round_angles), s = rounded(r.sin[t * half + i], r.round_angles);
+    const double e = a, o = b;
     const auto product = [&](double u, double v) {
       return r.round_products ? static_cast<double>(round_bf16(static_cast<float>(u * v))) : u * v;
     };

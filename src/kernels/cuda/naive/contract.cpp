@@ -6,6 +6,11 @@ Contract naive_contract(Op op) {
   Contract c;
   c.name = to_string(op) + ".naive.cuda";
   c.op = op;
+  if (op == Op::Embed || op == Op::Linear || op == Op::Router || op == Op::Mlp || op == Op::Moe || op == Op::MlaAttend)
+    c.weight = {kF32, kF16, kBf16, kFp8BlockF32, kFp8BlockUe8m0, kFp8Tensor, kFp8Channel, kNvfp4};
+  if (op == Op::KvWrite || op == Op::MlaAttend) c.kv = {KvFormat::F32, KvFormat::Bf16, KvFormat::Fp8Tile128};
+  if (op == Op::IndexQuery || op == Op::IndexKeyWrite || op == Op::IndexerLogits)
+    c.index_key = {IndexKeyFormat::F32, IndexKeyFormat::Bf16, IndexKeyFormat::Fp8};
   c.weight_layout = Layout::CudaRowMajor;
   c.accumulate = DType::F64;
   c.arch = Isa::CudaPortable;

@@ -40,7 +40,7 @@ __global__ void gather(Act x, const int32_t* rows, int64_t n, Act y) {
 
 struct RopeParams {
   int head_dim, offset, rope_dim;
-  bool interleaved, round, round_products;
+  bool interleaved, round, round_products, round_angles;
   const float* cos;
   const float* sin;
 };
@@ -52,8 +52,8 @@ __global__ void rope_rows(Act x, RopeParams p) {
   for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x)) {
     const int64_t a = base + (p.interleaved ? 2 * i : i);
     const int64_t b = base + (p.interleaved ? 2 * i + 1 : i + half);
-    const double c = p.cos[t * half + i];
-    const double s = p.sin[t * half + i];
+    const double c = p.round_angles ? round_bf16(p.cos[t * half + i]) : p.cos[t * half + i];
+    const double s = p.round_angles ? round_bf16(p.sin[t * half + i]) : p.sin[t * half + i];
     const double e = x.load(t, a);
     const double o = x.load(t, b);
     const auto product = [&](double u, double v) {
@@ -89,6 +89,7 @@ void rope(const RopeArgs& a, Stream& s) {
                      a.interleaved,
                      a.numerics.round_bf16,
                      a.numerics.round_bf16 && a.numerics.rope_bf16,
+                     a.numerics.rope_bf16,
                      a.cos,
                      a.sin};
   rope_rows<<<dim3(rows_of(a.x), static_cast<unsigned>(a.heads)), 64, 0, handle(s)>>>(act(a.x), p);

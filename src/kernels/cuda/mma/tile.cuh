@@ -1,0 +1,215 @@
+// The product of 16 rows of a quantised weight with a few columns of activations on the tensor cores
+// (mma.m16n8k16 bf16, f32 accumulators), for decode steps: every weight byte is read once, by 16-byte loads.
+//
+// Activations are split exactly: an f32 is the sum of three bf16 (hi + mid + lo), each its own column; a bf16 is one.
+// Rows are first scaled by a power of two so that no part is denormal. Weights are decoded exactly to bf16: E4M3 has 4
+// significant bits, E2M1 times its UE4M3 block scale 2 + 4. What remains are f32 additions, in an order that depends
+// on k alone: a column's bits don't depend on the columns beside it.
+#pragma once
+
+#include "kernels/cuda/device_types.cuh"
+
+namespace plumb::cuda {
+
+enum class Coding { Bf16, Fp8Block, Fp8Row, Nvfp4 };  // Fp8Row: one scale a row, or one in all
+
+inline constexpr int kTileRows = 16;
+inline constexpr int kWarps = 8;
+
+template <Coding coding>
+struct Unit;  // what a warp takes at once: kElements of k in kLoads 16-byte loads a lane and row; kUnroll units in
+              // flight
+template <>
+struct Unit<Coding::Bf16> {
+  static constexpr int kElements = 32, kLoads = 1, kUnroll = 4, kPerLoad = 8;
+};
+template <>
+struct Unit<Coding::Fp8Block> {
+  static constexpr int kElements = 128, kLoads = 2, kUnroll = 2, kPerLoad = 16;
+};
+template <>
+struct Unit<Coding::Fp8Row> : Unit<Coding::Fp8Block> {};
+template <>
+struct Unit<Coding::Nvfp4> {
+  static constexpr int kElements = 128, kLoads = 1, kUnroll = 4, kPerLoad = 32;
+};
+// E2M1 decodes to 2^-7 of its value (see decode_e2m1); the last scaling makes up for it.
+inline constexpr int kNvfp4Exponent = 7;
+
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+// Two E4M3 of the low half as two bf16: exact, NaN kept.
+__device__ inline uint32_t decode_e4m3(uint32_t two) {
+  uint32_t out;
+  asm("{\n\t.reg .b32 h;\n\t.reg .b16 lo, hi;\n\t.reg .f32 f0, f1;\n\t"
+      "cvt.rn.f16x2.e4m3x2 h, %1;\n\tmov.b32 {lo, hi}, h;\n\t"
+      "cvt.f32.f16 f0, lo;\n\tcvt.f32.f16 f1, hi;\n\tcvt.rn.bf16x2.f32 %0, f1, f0;\n\t}"
+      : "=r"(out)
+      : "h"(static_cast<uint16_t>(two)));
+  return out;
+}
+// Nibbles j and j + 4 of `word` times the block's scale and 2^-7. Exponent and mantissa bits moved into a bf16 are the
+// value times 2^-126 (denormals included); `scale` holds the block scale times 2^119, twice.
+template <int j>
+__device__ uint32_t decode_e2m1(uint32_t word, uint32_t scale) {
+  const uint32_t sign = word << (12 - 4 * j);
+  const uint32_t bits = 6 - 4 * j >= 0 ? word << (j <= 1 ? 6 - 4 * j : 0) : word >> (j > 1 ? 4 * j - 6 : 0);
+  return multiply_bf16x2((sign & 0x80008000u) | (bits & 0x01c001c0u), scale);
+}
+__device__ inline uint32_t nvfp4_scale(uint32_t code) {
+  return uint32_t{f32_to_bf16(e4m3_to_f32(static_cast<uint8_t>(code)) * 0x1p119f)} * 0x10001u;
+}
+
+// What one lane holds of a unit: rows g and g + 8.
+template <Coding coding>
+struct Loaded {
+  uint4 low[Unit<coding>::kLoads], high[Unit<coding>::kLoads];
+  float scale = 1;                           // Fp8Block
+  uint32_t scales_low = 0, scales_high = 0;  // Nvfp4: two codes each
+};
+
+__device__ inline uint4 load_once(const uint8_t* p) { return __ldcs(reinterpret_cast<const uint4*>(p)); }
+
+template <Coding coding>
+__device__ void load_unit(const Mat& w, int64_t low, int64_t high, int64_t unit, Loaded<coding>& out) {
+  using U = Unit<coding>;
+  constexpr int kBits = coding == Coding::Bf16 ? 16 : coding == Coding::Nvfp4 ? 4 : 8;
+  const int q = static_cast<int>(threadIdx.x) % 4;
+  const int64_t at = unit * U::kElements * kBits / 8 + 16 * q;
+  const int64_t row_bytes = w.k * kBits / 8;
+#pragma unroll
+  for (int i = 0; i < U::kLoads; ++i) {
+    out.low[i] = load_once(w.data + low * row_bytes + at + 64 * i);
+    out.high[i] = load_once(w.data + high * row_bytes + at + 64 * i);
+  }
+  if constexpr (coding == Coding::Fp8Block) out.scale = w.scale_at(low, unit * U::kElements);
+  if constexpr (coding == Coding::Nvfp4) {
+    const int64_t scale_at = unit * 8 + 2 * q;
+    out.scales_low = *reinterpret_cast<const uint16_t*>(w.scale + low * w.scale_ld + scale_at);
+    out.scales_high = *reinterpret_cast<const uint16_t*>(w.scale + high * w.scale_ld + scale_at);
+  }
+}
+
+// x of this lane's column for 8 elements of k from `at`.
+__device__ inline uint4 load_column(const uint16_t* column, int64_t at) {
+  return column == nullptr ? uint4{0, 0, 0, 0} : __ldg(reinterpret_cast<const uint4*>(column + at));
+}
+
+// a: two steps of 16 elements of k, from the 8 elements a lane holds at words `low` and `high`.
+template <Coding coding>
+__device__ void decode_eight(const Loaded<coding>& in, int load, int part, uint32_t (&a)[2][4]) {
+  const uint32_t low[4] = {in.low[load].x, in.low[load].y, in.low[load].z, in.low[load].w};
+  const uint32_t high[4] = {in.high[load].x, in.high[load].y, in.high[load].z, in.high[load].w};
+  if constexpr (coding == Coding::Bf16) {
+    a[0][0] = low[0], a[0][1] = high[0], a[0][2] = low[1], a[0][3] = high[1];
+    a[1][0] = low[2], a[1][1] = high[2], a[1][2] = low[3], a[1][3] = high[3];
+  } else if constexpr (coding == Coding::Nvfp4) {
+    const uint32_t scale_low = nvfp4_scale((in.scales_low >> (8 * (part / 2))) & 0xffu);
+    const uint32_t scale_high = nvfp4_scale((in.scales_high >> (8 * (part / 2))) & 0xffu);
+    a[0][0] = decode_e2m1<0>(low[part], scale_low), a[0][1] = decode_e2m1<0>(high[part], scale_high);
+    a[0][2] = decode_e2m1<1>(low[part], scale_low), a[0][3] = decode_e2m1<1>(high[part], scale_high);
+    a[1][0] = decode_e2m1<2>(low[part], scale_low), a[1][1] = decode_e2m1<2>(high[part], scale_high);
+    a[1][2] = decode_e2m1<3>(low[part], scale_low), a[1][3] = decode_e2m1<3>(high[part], scale_high);
+  } else {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const uint32_t l = low[2 * part + step], h = high[2 * part + step];
+      a[step][0] = decode_e4m3(l), a[step][1] = decode_e4m3(h);
+      a[step][2] = decode_e4m3(l >> 16), a[step][3] = decode_e4m3(h >> 16);
+    }
+  }
+}
+
+template <Coding coding, int tiles, int strips>
+__device__ void multiply_unit(const Loaded<coding> (&in)[strips], int64_t unit, const uint16_t* const (&column)[tiles],
+                              float (&sum)[strips][tiles][4]) {
+  using U = Unit<coding>;
+  constexpr bool kBlock = coding == Coding::Fp8Block;
+  const int q = static_cast<int>(threadIdx.x) % 4;
+  float block[strips][tiles][4] = {};
+#pragma unroll
+  for (int i = 0; i < U::kLoads; ++i) {
+    const int64_t at = unit * U::kElements + U::kElements / U::kLoads * i + U::kPerLoad * q;
+    uint4 x[U::kPerLoad / 8][tiles];
+#pragma unroll
+    for (int part = 0; part < U::kPerLoad / 8; ++part)
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) x[part][n] = load_column(column[n], at + 8 * part);
+#pragma unroll
+    for (int part = 0; part < U::kPerLoad / 8; ++part) {
+#pragma unroll
+      for (int s = 0; s < strips; ++s) {
+        uint32_t a[2][4];
+        decode_eight<coding>(in[s], i, part, a);
+#pragma unroll
+        for (int n = 0; n < tiles; ++n) {
+          auto& to = kBlock ? block[s][n] : sum[s][n];
+          mma(to, a[0], x[part][n].x, x[part][n].y);
+          mma(to, a[1], x[part][n].z, x[part][n].w);
+        }
+      }
+    }
+  }
+  if constexpr (kBlock) {
+#pragma unroll
+    for (int s = 0; s < strips; ++s)
+#pragma unroll
+      for (int n = 0; n < tiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[s][n][i] = fmaf(in[s].scale, block[s][n][i], sum[s][n][i]);
+  }
+}
+
+// A warp multiplies `strips` tiles of 16 rows, so that a column is loaded once for all.
+template <Coding coding, int strips>
+struct Batch {
+  static constexpr int kUnroll = Unit<coding>::kUnroll / strips > 0 ? Unit<coding>::kUnroll / strips : 1;
+  Loaded<coding> in[kUnroll][strips];
+
+  __device__ void load(const Mat& w, int64_t row, int64_t first) {
+    const int64_t units = w.k / Unit<coding>::kElements;
+    const int64_t g = static_cast<int64_t>(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      if (first + j * kWarps >= units) continue;
+#pragma unroll
+      for (int s = 0; s < strips; ++s) {
+        const int64_t low = min(row + kTileRows * s + g, w.n - 1), high = min(row + kTileRows * s + g + 8, w.n - 1);
+        load_unit<coding>(w, low, high, first + j * kWarps, in[j][s]);
+      }
+    }
+  }
+};
+
+// sum += this warp's share of k: every kWarps-th unit, in ascending order. The next batch is on its way while one is
+// multiplied. The columns may be another kernel's that still runs: weights are asked for before waiting for it.
+template <Coding coding, int tiles, int strips>
+__device__ void multiply_tile(const Mat& w, int64_t row, const uint16_t* const (&column)[tiles],
+                              float (&sum)[strips][tiles][4]) {
+  using B = Batch<coding, strips>;
+  const int64_t units = w.k / Unit<coding>::kElements;
+  constexpr int64_t kStep = kWarps * B::kUnroll;
+  int64_t first = static_cast<int64_t>(threadIdx.x) / 32;
+  B now, next;
+  now.load(w, row, first);
+  cudaGridDependencySynchronize();
+  for (; first < units; first += kStep) {
+    next.load(w, row, first + kStep);
+#pragma unroll
+    for (int j = 0; j < B::kUnroll; ++j) {
+      if (first + j * kWarps >= units) continue;
+      multiply_unit<coding, tiles, strips>(now.in[j], first + j * kWarps, column, sum);
+    }
+    now = next;
+  }
+}
+
+}  // namespace plumb::cuda
