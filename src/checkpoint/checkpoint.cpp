@@ -78,7 +78,7 @@ std::vector<std::string> safetensors_files(const fs::path& folder) {
 }
 
 Error missing_shards(const fs::path& folder, const std::vector<std::string>& missing, size_t wanted) {
-  return Error{Code::NotFound,
+  return Error{Code::Corrupt,
                folder.string() + ": " + std::to_string(missing.size()) + " of the " + std::to_string(wanted) +
                    " files that model.safetensors.index.json names are missing: " + join(missing),
                "the model is incomplete",
@@ -109,7 +109,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
     }
     if (!missing.empty()) return missing_shards(folder, missing, wanted.size());
   } else if (!fs::exists(folder / "model.safetensors", error)) {
-    return Error{Code::NotFound,
+    return Error{present.empty() ? Code::NotFound : Code::Corrupt,
                  folder.string() + ": has neither model.safetensors.index.json nor model.safetensors",
                  present.empty() ? "there are no .safetensors files" : "there are only: " + join(present),
                  {}};

@@ -28,7 +28,7 @@ std::string TensorInfo::type_string() const {
 }
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not hold us up
   if (fd < 0) {
     const int code = errno;
     return Error{

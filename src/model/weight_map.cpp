@@ -205,7 +205,14 @@ Result<WeightMap> Mapper::run() {
   map.norm = resolver_.vector("model.norm.weight", hidden);
   if (config_.tie_word_embeddings) {
     map.lm_head = map.embed_tokens;
-    if (resolver_.ignore("lm_head.weight")) resolver_.note("lm_head.weight is set aside: tie_word_embeddings is true");
+    if (resolver_.ignore("lm_head.weight")) {
+      if (!same_bytes("lm_head.weight", map.embed_tokens))
+        return Error{Code::Corrupt,
+                     checkpoint_.folder().string() + ": config.json: tie_word_embeddings is true",
+                     "lm_head.weight is there and is not model.embed_tokens.weight: one of the two is wrong",
+                     {"tie_word_embeddings false", "a file without lm_head.weight"}};
+      resolver_.note("lm_head.weight is set aside: tie_word_embeddings is true");
+    }
   } else {
     map.lm_head = resolver_.linear("lm_head", vocab, hidden);
   }

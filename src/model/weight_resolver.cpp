@@ -327,8 +327,7 @@ Status WeightResolver::verdict() {
     if (!other_format_.empty()) problems += listed("quantised otherwise than the configuration says", other_format_);
   }
   if (problems.empty()) return Ok{};
-  const bool only_missing = wrong_.empty() && surplus_.empty() && !disagree;
-  return Error{only_missing ? Code::NotFound : Code::Corrupt,
+  return Error{Code::Corrupt,
                fmt::format("{}: the tensors do not fit the configuration", checkpoint_.folder().string()) + problems,
                "",
                {}};

@@ -163,7 +163,11 @@ Result<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model_dir) 
   auto data = std::make_unique<Data>();
   for (Source& source : sources) {
     const Status added = data->add(source.name, std::move(source.text));
-    if (!added) return Error(added.error()).in(fmt::format("{}, template '{}'", model_dir.string(), source.name));
+    if (!added) {
+      Error wrong = added.error();
+      if (wrong.code == Code::Usage) wrong.code = Code::Corrupt;  // a file of the checkpoint, not the user's words
+      return std::move(wrong).in(fmt::format("{}, template '{}'", model_dir.string(), source.name));
+    }
   }
   data->special_tokens = special_tokens_of(config);
   return ChatTemplate(std::move(data));

@@ -19,6 +19,11 @@ Result<std::string> read_text_file(const std::filesystem::path& path) {
   if (!in || static_cast<uintmax_t>(in.gcount()) != size)
     return Error{
         Code::Environment, fmt::format("cannot read {}", path.string()), "the file is shorter than its size", {}};
+  if (text.starts_with("version https://git-lfs.github.com/spec/"))
+    return Error{Code::Corrupt,
+                 fmt::format("{}: is a Git LFS pointer, not the file itself", path.string()),
+                 "",
+                 {"git lfs pull"}};
   return text;
 }
 

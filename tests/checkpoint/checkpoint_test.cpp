@@ -58,10 +58,10 @@ TEST(Checkpoint, MissingShardsAreAllNamed) {
   TemporaryFolder folder;
   write_model(folder.path());
   fs::remove(folder / "model-2.safetensors");
-  expect_error(folder.path(), Code::NotFound, "1 of the 3");
-  expect_error(folder.path(), Code::NotFound, "model-2.safetensors");
+  expect_error(folder.path(), Code::Corrupt, "1 of the 3");
+  expect_error(folder.path(), Code::Corrupt, "model-2.safetensors");
   fs::remove(folder / "model-3.safetensors");
-  expect_error(folder.path(), Code::NotFound, "model-2.safetensors, model-3.safetensors");
+  expect_error(folder.path(), Code::Corrupt, "model-2.safetensors, model-3.safetensors");
 }
 
 TEST(Checkpoint, ShortAndLongShardsAreRefused) {
@@ -130,7 +130,7 @@ TEST(Checkpoint, AFolderWithoutTensorsSaysWhatItHas) {
   TemporaryFolder folder;
   expect_error(folder.path(), Code::NotFound, "there are no .safetensors files");
   write_file(folder / "other.safetensors", shard("x"));
-  expect_error(folder.path(), Code::NotFound, "other.safetensors");
+  expect_error(folder.path(), Code::Corrupt, "other.safetensors");
   expect_error(folder / "none", Code::NotFound, "is not a folder");
 }
 

@@ -349,6 +349,13 @@ TEST_F(FieldFaults, MtpUsesTheMainEmbeddingAndHead) {
 TEST_F(FieldFaults, TiedEmbeddings) {
   make({.config_json = tiny_config_json()});
   edit_json("config.json", [](json& config) { config["tie_word_embeddings"] = true; });
+  expect_refused({"tie_word_embeddings is true", "lm_head.weight"});  // a head of its own: not what the key says
+  edit([](Tensors& tensors) {
+    const auto named = [&](const char* name) {
+      return std::find_if(tensors.begin(), tensors.end(), [&](const Editable& t) { return t.info.name == name; });
+    };
+    named("lm_head.weight")->bytes = named("model.embed_tokens.weight")->bytes;
+  });
   EXPECT_NE(joined(load().map.notes).find("lm_head.weight is set aside"), std::string::npos);
   remove([](const std::string& name) { return name == "lm_head.weight"; });
   const LoadedModel tied = load();
