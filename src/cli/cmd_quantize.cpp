@@ -10,6 +10,7 @@
 #include "checkpoint/quantize.h"
 #include "cli/cli.h"
 #include "cli/model_options.h"
+#include "cli/value_checks.h"
 
 namespace plumb {
 namespace {
@@ -55,7 +56,7 @@ void add_quantize_command(CLI::App& app, CliContext& context, int& exit_code) {
   cmd->add_option("--calibration", command->calibration,
                   "JSON of largest inputs by module, for input_scale (nvfp4); without it weights only")
       ->check(CLI::ExistingFile);
-  cmd->add_option("--shard-gb", command->shard_gb, "Largest file, in 10^9 bytes")->check(CLI::Range(0.001, 1000.0));
+  cmd->add_option("--shard-gb", command->shard_gb, "Largest file, in 10^9 bytes")->check(number_from(0.001, 1000));
   cmd->add_option("--threads", command->threads, "Worker threads; 0 takes every core")->check(CLI::Range(0, 1024));
   cmd->callback([command, &context, &exit_code] {
     const Status status = quantize(*command, context);

@@ -3,11 +3,14 @@
 #include <csignal>
 #include <cstdio>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "cli/cli.h"
 #include "cli/service.h"
+#include "cli/value_checks.h"
 #include "engine/generate.h"
 #include "text/detokenizer.h"
 
@@ -22,7 +25,7 @@ struct TextFlags {
   std::string system{};
   int max_tokens = 0;  // 0: what the context leaves
   float temperature = -1, top_p = -1;
-  int64_t seed = -1;
+  std::optional<uint64_t> seed{};
   bool no_thinking = false;
   bool raw = false;
 };
@@ -37,11 +40,11 @@ struct RunCommand {
 void add_text_options(CLI::App& command, TextFlags& t) {
   command.add_option("--system", t.system, "System message");
   command.add_option("--max-tokens", t.max_tokens, "Longest answer in tokens; 0: what the context leaves")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   command.add_option("--temperature", t.temperature, "0 is greedy; default: the checkpoint's own, else 1")
-      ->check(CLI::Range(0.0, 2.0));
-  command.add_option("--top-p", t.top_p, "Default: the checkpoint's own, else 1")->check(CLI::Range(0.0, 1.0));
-  command.add_option("--seed", t.seed, "Repeats an answer")->check(CLI::NonNegativeNumber);
+      ->check(number_from(0, 2));
+  command.add_option("--top-p", t.top_p, "Default: the checkpoint's own, else 1")->check(number_from(0, 1));
+  command.add_option("--seed", t.seed, "Repeats an answer")->check(unsigned_number());
   command.add_flag("--no-thinking", t.no_thinking, "enable_thinking=false for the template");
 }
 
@@ -50,7 +53,7 @@ SamplingParams sampling_of(const TextFlags& t, const GenerationConfig& g) {
   p.temperature = t.temperature >= 0 ? t.temperature : g.temperature.value_or(1.0f);
   p.top_p = t.top_p >= 0 ? t.top_p : g.top_p.value_or(1.0f);
   p.top_k = g.top_k.value_or(0);
-  p.seed = t.seed >= 0 ? static_cast<uint64_t>(t.seed) : std::random_device{}();
+  p.seed = t.seed ? *t.seed : std::random_device{}();
   return p;
 }
 
@@ -100,6 +103,11 @@ Json first_messages(const TextFlags& t) {
 }
 
 Status run(RunCommand& command, const CliContext& context) {
+  if (command.text.raw && (!command.text.system.empty() || command.text.no_thinking))
+    return Error{Code::Unsupported,
+                 command.text.no_thinking ? "--no-thinking has nothing to act on" : "--system has nothing to act on",
+                 "with --raw the prompt is taken as it is, without the chat template that reads it",
+                 {"without --raw"}};
   PLUMB_TRY(const std::unique_ptr<Service> service, start_service(command.model, command.engine, context));
   Json messages = first_messages(command.text);
   messages.push_back({{"role", "user"}, {"content", command.prompt}});

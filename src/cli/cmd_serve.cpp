@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "cli/build_info.h"
 #include "cli/cli.h"
 #include "cli/service.h"
+#include "cli/value_checks.h"
 #include "serve/server.h"
 
 namespace plumb {
@@ -33,11 +35,14 @@ void add_server_options(CLI::App& sub, ServeCommand& c) {
   sub.add_option("--port", http.port, "Port; 0: any free one, shown in the log");
   sub.add_option("--unix-socket", http.unix_socket, "Also listen on this path");
   sub.add_option("--prefix", http.prefix, "Serve every path under this prefix too");
-  sub.add_option("--cors-origin", http.cors_origin, "Access-Control-Allow-Origin; empty: no CORS headers");
+  sub.add_option("--cors-origin", http.cors_origin, "Access-Control-Allow-Origin; empty: no CORS headers")
+      ->check(header_value());
   sub.add_option("--max-connections", http.max_connections, "Open sockets")->check(CLI::Range(1, 1'000'000));
   sub.add_option("--max-body-bytes", http.max_body_bytes, "Largest request body");
-  sub.add_option("--api-key", c.server.api_key, "Key that requests must carry; better given as PLUMB_API_KEY");
-  sub.add_option("--served-model-name", c.server.served_names, "Names clients may use; default: the model's own");
+  sub.add_option("--api-key", c.server.api_key, "Key that requests must carry; better given as PLUMB_API_KEY")
+      ->check(plain_text());
+  sub.add_option("--served-model-name", c.server.served_names, "Names clients may use; default: the model's own")
+      ->check(plain_text());
   sub.add_flag("--accept-any-model", c.server.accept_any_model, "Serve requests that name another model");
   sub.add_flag("--strict-fields", c.server.strict_fields, "Refuse unknown request fields");
   sub.add_flag("--match-special-tokens", c.server.match_special_in_content,
@@ -45,7 +50,7 @@ void add_server_options(CLI::App& sub, ServeCommand& c) {
   sub.add_option("--reasoning-field", c.reasoning_field, "Where thinking goes: reasoning_content, reasoning, both")
       ->check(CLI::IsMember({"reasoning_content", "reasoning", "both"}));
   sub.add_option("--drain-ms", c.drain_ms, "How long running requests may take after SIGTERM")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   sub.add_option("--log-format", c.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
   sub.add_option("--log-level", c.log_level, "debug, info, warn, error")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}));

@@ -9,6 +9,7 @@
 #include "checkpoint/model_source.h"
 #include "cli/cli.h"
 #include "cli/model_options.h"
+#include "cli/value_checks.h"
 #include "model/synth.h"
 
 namespace plumb {
@@ -26,6 +27,12 @@ struct SynthCommand {
 };
 
 Status synth(const SynthCommand& command, const CliContext& context) {
+  if (command.format == "bf16" && (command.experts_only || command.no_input_scales))
+    return Error{
+        Code::Unsupported,
+        command.experts_only ? "--experts-only has nothing to act on" : "--no-input-scales has nothing to act on",
+        "bf16 quantises nothing",
+        {"a quantised --format"}};
   std::error_code ignored;
   std::filesystem::path config = command.config;
   if (std::filesystem::is_directory(config, ignored)) config /= "config.json";
@@ -68,8 +75,8 @@ void add_synth_command(CLI::App& app, CliContext& context, int& exit_code) {
   cmd->add_flag("--no-input-scales", command->no_input_scales, "Leave out static activation scales");
   cmd->add_flag("--no-mtp", command->no_mtp, "Leave out the next-n layer that the configuration counts");
   cmd->add_option("--tokenizer", command->tokenizer, "Model whose tokenizer and template are copied");
-  cmd->add_option("--seed", command->seed, "Same seed, same weights");
-  cmd->add_option("--shard-gb", command->shard_gb, "Largest file, in 10^9 bytes")->check(CLI::Range(0.001, 1000.0));
+  cmd->add_option("--seed", command->seed, "Same seed, same weights")->check(unsigned_number());
+  cmd->add_option("--shard-gb", command->shard_gb, "Largest file, in 10^9 bytes")->check(number_from(0.001, 1000));
   cmd->add_option("--threads", command->threads, "Worker threads; 0 takes every core")->check(CLI::Range(0, 1024));
   cmd->callback([command, &context, &exit_code] {
     const Status status = synth(*command, context);

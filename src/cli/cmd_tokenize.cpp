@@ -22,6 +22,7 @@ struct TokenizeCommand {
   std::string text{};
   std::string file{};
   std::string ids{};
+  bool has_text = false, has_ids = false;  // an empty text is one too
   bool plain = false;
 };
 
@@ -29,6 +30,7 @@ struct RenderCommand {
   std::string model{};
   std::string file{};
   std::string user{};
+  bool has_user = false;
   bool no_generation_prompt = false;
   std::string kwargs{};
 };
@@ -54,21 +56,30 @@ Result<Json> token_list(const Tokenizer& tokenizer, const std::vector<int32_t>& 
   return Json{{"count", ids.size()}, {"ids", ids}, {"tokens", tokens}};
 }
 
+Status decode(const TokenizeCommand& options, const Tokenizer& tokenizer) {
+  if (options.plain)
+    return Error{Code::Unsupported, "--plain has nothing to act on", "ids are read, not text", {"without --plain"}};
+  PLUMB_TRY(const Json ids, parse_json(options.ids, "--decode"));
+  if (!ids.is_array()) return Error{Code::Usage, "--decode wants a list of ids, such as [1,2,3]", "", {}};
+  std::vector<int32_t> list;
+  for (const Json& id : ids) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(tokenizer.vocab_size()))
+      return Error{Code::Usage,
+                   "--decode: " + id.dump(-1, ' ', false, Json::error_handler_t::replace) + " is not a token id",
+                   "ids are integers from 0 to " + std::to_string(tokenizer.vocab_size() - 1),
+                   {}};
+    list.push_back(id.get<int32_t>());
+  }
+  print({{"text", tokenizer.decode(list, false)}});
+  return Ok{};
+}
+
 Status tokenize(const TokenizeCommand& options, const CliContext& context) {
   PLUMB_TRY(const ModelSource source, resolve_model(options.model, context.hf_home));
   PLUMB_TRY(const Tokenizer tokenizer, Tokenizer::load(source.folder));
-  if (!options.ids.empty()) {
-    PLUMB_TRY(const Json ids, parse_json(options.ids, "--decode"));
-    if (!ids.is_array()) return Error{Code::Usage, "--decode wants a list of ids, such as [1,2,3]", "", {}};
-    std::vector<int32_t> list;
-    for (const Json& id : ids) {
-      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
-        return Error{Code::Usage, "--decode: " + id.dump() + " is not a token id", "", {}};
-      list.push_back(id.get<int32_t>());
-    }
-    print({{"text", tokenizer.decode(list, false)}});
-    return Ok{};
-  }
+  if (options.has_ids) return decode(options, tokenizer);
+  if (!options.has_text && options.file.empty())
+    return Error{Code::Usage, "there is nothing to tokenize", "", {"--text TEXT", "--file FILE", "--decode IDS"}};
   std::string text = options.text;
   if (!options.file.empty()) {
     PLUMB_TRY(text, read_input(options.file));
@@ -80,6 +91,8 @@ Status tokenize(const TokenizeCommand& options, const CliContext& context) {
 }
 
 Status render(const RenderCommand& options, const CliContext& context) {
+  if (!options.has_user && options.file.empty())
+    return Error{Code::Usage, "there is no conversation to render", "", {"--user TEXT", "--messages FILE"}};
   PLUMB_TRY(const ModelSource source, resolve_model(options.model, context.hf_home));
   PLUMB_TRY(const Tokenizer tokenizer, Tokenizer::load(source.folder));
   PLUMB_TRY(const ChatTemplate chat, ChatTemplate::load(source.folder));
@@ -97,6 +110,8 @@ Status render(const RenderCommand& options, const CliContext& context) {
   Json kwargs = Json::object();
   if (!options.kwargs.empty()) {
     PLUMB_TRY(kwargs, parse_json(options.kwargs, "--kwargs"));
+    if (!kwargs.is_object())
+      return Error{Code::Usage, "--kwargs is no JSON object", "", {R"(--kwargs '{"enable_thinking": false}')"}};
   }
   kwargs["add_generation_prompt"] = !options.no_generation_prompt;
   PLUMB_TRY(const Json messages, prepare_messages(body["messages"], chat));
@@ -121,7 +136,9 @@ void add_tokenize_commands(CLI::App& app, CliContext& context, int& exit_code) {
   text->excludes(file)->excludes(ids);
   file->excludes(ids);
   tokenize_command->add_flag("--plain", tokenize_options->plain, "Read special tokens in the text as ordinary text");
-  tokenize_command->callback([tokenize_options, &context, &exit_code] {
+  tokenize_command->callback([tokenize_options, text, ids, &context, &exit_code] {
+    tokenize_options->has_text = text->count() > 0;
+    tokenize_options->has_ids = ids->count() > 0;
     if (Status status = tokenize(*tokenize_options, context); !status) exit_code = report(status.error());
   });
 
@@ -136,7 +153,8 @@ void add_tokenize_commands(CLI::App& app, CliContext& context, int& exit_code) {
                              R"(JSON for the template, such as {"enable_thinking": false})");
   render_command->add_flag("--no-generation-prompt", render_options->no_generation_prompt,
                            "Do not open the assistant's turn");
-  render_command->callback([render_options, &context, &exit_code] {
+  render_command->callback([render_options, user, &context, &exit_code] {
+    render_options->has_user = user->count() > 0;
     if (Status status = render(*render_options, context); !status) exit_code = report(status.error());
   });
 }

@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <string>
 
@@ -19,13 +21,24 @@ std::filesystem::path hf_home_from_environment() {
 // Every long option can also come from PLUMB_<OPTION>, e.g. PLUMB_MAX_CONTEXT; the command line wins.
 void name_environment_variables(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty() || option->get_name() == "--help") continue;
+    if (option->get_lnames().empty() || option->get_name() == "--help" || option->get_name() == "--version") continue;
     std::string name = "PLUMB_";
     for (const char c : option->get_lnames().front())
       name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     option->envname(name);
   }
   for (CLI::App* command : app.get_subcommands({})) name_environment_variables(*command);
+}
+
+// The library only says that a subcommand is required.
+plumb::Status check_command(const CLI::App& app, const plumb::CliContext& context) {
+  if (context.arguments.empty() || context.arguments.front().starts_with("-")) return plumb::Ok{};
+  plumb::Error unknown{plumb::Code::Usage, "'" + context.arguments.front() + "' is not a command", "", {}};
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == context.arguments.front()) return plumb::Ok{};
+    unknown.works.push_back("plumb " + command->get_name());
+  }
+  return unknown;
 }
 
 int run(int argc, char** argv) {
@@ -47,12 +60,16 @@ int run(int argc, char** argv) {
   plumb::add_synth_command(app, context, exit_code);
   name_environment_variables(app);
 
+  if (const plumb::Status known = check_command(app, context); !known) return plumb::report(known.error());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);  // prints help, version or the complaint
     return code == 0 ? 0 : 1;
   }
+  // What could not be written (a full disk) is no success.
+  if (exit_code == 0 && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))
+    return plumb::report({plumb::Code::Environment, "cannot write to standard output", std::strerror(errno), {}});
   return exit_code;
 }
 

@@ -15,6 +15,9 @@ namespace {
 // Speculation needs the MTP layer; without it the layer is not loaded.
 Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
   ModelPlanOptions& plan = options.plan;
+  if (plan.mtp != "auto" && plan.mtp != "on" && plan.mtp != "off")
+    return Error{
+        Code::Usage, "--mtp '" + plan.mtp + "' is not a known value", "", {"--mtp auto", "--mtp on", "--mtp off"}};
   if (flags.draft_tokens == 0) {
     if (plan.mtp == "on")
       return Error{Code::Unsupported,
@@ -33,6 +36,33 @@ Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
   plan.mtp = "on";
   plan.sources.try_emplace("mtp", "--draft-tokens " + std::to_string(flags.draft_tokens));
   return Ok{};
+}
+
+// Known before anything is read: a step has a row for each running sequence and each draft, and one for a prompt.
+Status check_steps(const EngineFlags& flags) {
+  const int rows = flags.max_running * (1 + flags.draft_tokens);
+  if (flags.max_batch_tokens > rows) return Ok{};
+  return Error{Code::Unsupported,
+               "--max-batch-tokens " + std::to_string(flags.max_batch_tokens) + " cannot be honoured",
+               std::to_string(flags.max_running) + " running sequences (--max-running) with " +
+                   std::to_string(flags.draft_tokens) + " drafts each (--draft-tokens) take up to " +
+                   std::to_string(rows) + " rows of a step, and prompts need at least one",
+               {"--max-batch-tokens " + std::to_string(rows + 1) + " or more", "a smaller --max-running"}};
+}
+
+// The plan knows rows and sequences; what else the engine was asked for is shown beside them.
+void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Plan& plan) {
+  const auto add = [&](const char* name, const std::string& value) {
+    const auto source = options.plan.sources.find(name);
+    plan.flags.push_back({.name = name,
+                          .asked = value,
+                          .effective = value,
+                          .source = source == options.plan.sources.end() ? "default" : source->second});
+  };
+  add("chunk_tokens", std::to_string(flags.chunk_tokens));
+  add("queue", std::to_string(flags.queue_limit));
+  add("draft_tokens", std::to_string(flags.draft_tokens));
+  add("no_prefix_cache", flags.no_prefix_cache ? "on" : "off");
 }
 
 EngineOptions engine_options(const EngineFlags& flags, int max_context) {
@@ -120,6 +150,10 @@ Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const Engi
                                                const CliContext& context) {
   PLUMB_TRY_STATUS(finish_model_options(options, context));
   PLUMB_TRY_STATUS(choose_speculation(options, flags));
+  PLUMB_TRY_STATUS(check_steps(flags));
+  for (const auto& [plan_name, flag] : {std::pair("max_rows", "max_batch_tokens"), {"max_sequences", "max_running"}})
+    if (const auto given = options.plan.sources.find(flag); given != options.plan.sources.end())
+      options.plan.sources[plan_name] = given->second;
   ask_plan_for(engine_options(flags, options.plan.max_context), options.plan);
   auto service = std::make_unique<Service>();
   PLUMB_TRY(service->source, resolve_model(options.model, context.hf_home));
@@ -127,6 +161,7 @@ Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const Engi
   service->registry = make_registry();
   service->pool = std::make_unique<ThreadPool>(options.threads);
   PLUMB_TRY_STATUS(load_weights(*service, options));
+  add_engine_flags(options, flags, service->model->planned.plan);
   service->eos_ids.assign(service->model->config().eos_token_ids.begin(), service->model->config().eos_token_ids.end());
   for (const int id : service->generation.eos_token_ids)
     if (std::find(service->eos_ids.begin(), service->eos_ids.end(), id) == service->eos_ids.end())

@@ -17,7 +17,7 @@ Result<std::shared_ptr<std::byte>> allocate_host(size_t bytes, const char* purpo
     return Error{Code::Environment,
                  "cannot get " + std::to_string(bytes) + " bytes of memory for " + purpose,
                  why,
-                 {"a shorter --context", "fewer --max-rows", "a machine with more memory"}};
+                 {"a shorter --context", "fewer --max-batch-tokens", "a machine with more memory"}};
   };
   if (bytes > SIZE_MAX / 2) return failed("that is more than the address space");
   const size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage + kHugePage;

@@ -1,6 +1,7 @@
 // What the engine is started with, and what follows from it for buffers and admission.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -46,7 +47,7 @@ Status check_request(const GenerateRequest& request, const ModelConfig& config, 
 // Rows of a step whose logits are wanted for prompt_logprobs, and all such rows together.
 inline constexpr int kPromptLogitRows = 32;
 inline int logit_rows(const EngineOptions& options) {
-  return options.max_running * (1 + options.draft_tokens) + kPromptLogitRows;
+  return std::min(options.max_batch_tokens, options.max_running * (1 + options.draft_tokens) + kPromptLogitRows);
 }
 
 }  // namespace plumb

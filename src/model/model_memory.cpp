@@ -124,15 +124,19 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
     return weights + forward_buffer_bytes(config, out.limits) + static_cast<int64_t>(out.plan.workspace_bytes);
   };
   out.limits.context = std::min(config.max_position_embeddings, std::max(options.max_context, 1));
-  const int64_t fit_pages = std::max<int64_t>(usable - fixed(), 0) / page_bytes;
-  PLUMB_TRY(out.max_context, choose_context(config, options, fit_pages));
+  const auto pages_that_fit = [&] { return std::max<int64_t>(usable - fixed(), 0) / page_bytes; };
+  PLUMB_TRY(out.max_context, choose_context(config, options, pages_that_fit()));
   out.limits.context = out.max_context;
+  const int64_t fit_pages = pages_that_fit();  // the buffers have grown with the context
   const int64_t one_sequence = pages_for(out.max_context, options.page_tokens);
   const int64_t usual = pages_for(std::min(out.max_context, kUsualTokens), options.page_tokens) * options.max_sequences;
   out.pages = options.pages > 0 ? options.pages : std::min(fit_pages, std::max(one_sequence, usual));
-  if (out.pages * page_bytes > usable - fixed())
-    return too_large("the KV cache of " + std::to_string(out.pages) + " pages", out.pages * page_bytes,
-                     usable - fixed(), {"--pages " + std::to_string(fit_pages), "--kv fp8", "a shorter --context"});
+  if (out.pages > fit_pages || fit_pages == 0) {
+    const int64_t needed = out.pages > kUnlimited / page_bytes ? kUnlimited : out.pages * page_bytes;
+    return too_large(
+        "the KV cache of " + std::to_string(out.pages) + " pages", needed, usable - fixed(),
+        {"--pages " + std::to_string(fit_pages), "--kv fp8", "a shorter --context", "fewer --max-running"});
+  }
   out.plan.memory.emplace_back("KV cache", out.pages * page_bytes);
   out.plan.memory.emplace_back("activations of a step", forward_buffer_bytes(config, out.limits));
   out.plan.memory.emplace_back("kernel workspace", static_cast<int64_t>(out.plan.workspace_bytes));

@@ -109,6 +109,18 @@ Result<DeviceInfo> under_ceiling(DeviceInfo device, const std::string& isa) {
   return device;
 }
 
+// A backend asked for by name is the device's own: no other one steps in for it.
+Status check_backend(const DeviceInfo& device, const std::string& backend) {
+  if (backend != "cpu" && backend != "cuda") return Ok{};
+  const bool on_cuda =
+      std::any_of(device.isas.begin(), device.isas.end(), [](Isa isa) { return isa > Isa::Avx512Bf16; });
+  if ((backend == "cuda") == on_cuda) return Ok{};
+  return Error{Code::Unsupported,
+               "--backend " + backend + " cannot be honoured",
+               "the model would run on " + device.name,
+               {"--backend auto", on_cuda ? "--backend cuda" : "--backend cpu"}};
+}
+
 // Kernels of one place read one format; a checkpoint may mix them inside an MLP.
 Status check_mixed(const ModelConfig& config, const WeightMap& map, const ModelPlanOptions& o) {
   if (!config.rope_interleave)
@@ -210,6 +222,7 @@ Status choose_mtp(std::string_view asked, WeightMap& map) {
 
 Result<PlannedModel> plan_model(const PlanInput& input, const ModelPlanOptions& options) {
   PLUMB_TRY_STATUS(check_values(options));
+  PLUMB_TRY_STATUS(check_backend(input.device, options.backend));
   PLUMB_TRY_STATUS(check_mixed(input.config, input.map, options));
   PlannedModel out;
   out.with_mtp = input.map.mtp.has_value();

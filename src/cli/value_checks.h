@@ -1,0 +1,52 @@
+// Checks of option values. The library's own ranges let NaN through and clamp integers that don't fit.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <string>
+
+namespace plumb {
+
+inline CLI::Validator number_from(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) -> std::string {
+        double value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = error == std::errc() && end == text.data() + text.size();
+        if (whole && value >= least && value <= most) return {};
+        return "'" + text + "' is not a number from " + CLI::detail::to_string(least) + " to " +
+               CLI::detail::to_string(most);
+      },
+      "", "");
+}
+
+inline CLI::Validator unsigned_number() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size()) return {};
+        return "'" + text + "' is not an integer from 0 to 18446744073709551615";
+      },
+      "", "");
+}
+
+// Nothing that would end a header's line.
+inline CLI::Validator header_value() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        for (const char c : text)
+          if (static_cast<unsigned char>(c) < 32 || c == 127) return "has a control character";
+        return {};
+      },
+      "", "");
+}
+
+// An empty key guards nothing and an empty name names nothing: mostly a variable that was not set.
+inline CLI::Validator plain_text() {
+  return header_value() &
+         CLI::Validator([](const std::string& text) -> std::string { return text.empty() ? "is empty" : ""; }, "", "");
+}
+
+}  // namespace plumb

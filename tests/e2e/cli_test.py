@@ -1,0 +1,114 @@
+"""Command lines that can't be honoured: each ends with the exit code of its kind and a message that names the cause.
+
+usage: cli_test.py PLUMB MODEL
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+RUN = ["run", "MODEL", "hi", "--max-tokens", "1"]
+
+# arguments, exit code, a part of what is said
+CASES = [
+    (["serve", "MODEL", "--api-key", ""], 1, "--api-key"),
+    (["serve", "MODEL", "--served-model-name", ""], 1, "--served-model-name"),
+    (["serve", "MODEL", "--cors-origin", "a\r\nb: c"], 1, "--cors-origin"),
+    (["nonsense"], 1, "'nonsense' is not a command"),
+    (RUN + ["--backend", "nonsense"], 1, "--backend 'nonsense'"),
+    (RUN + ["--mtp", "nonsense"], 1, "--mtp 'nonsense'"),
+    (RUN + ["--max-batch-tokens", "2", "--max-running", "64"], 2, "--max-batch-tokens 65 or more"),
+    (RUN + ["--max-batch-tokens", "2"], 0, ""),
+    (RUN + ["--pages", "9223372036854775807"], 2, "--pages"),
+    (RUN + ["--temperature", "nan"], 1, "--temperature"),
+    (RUN + ["--top-p", "nan"], 1, "--top-p"),
+    (RUN + ["--seed", "18446744073709551616"], 1, "--seed"),
+    (RUN + ["--seed", "18446744073709551615"], 0, ""),
+    (RUN + ["--raw", "--system", "x"], 2, "--system has nothing to act on"),
+    (["tokenize", "MODEL"], 1, "nothing to tokenize"),
+    (["tokenize", "MODEL", "--text", ""], 0, '"count":0'),
+    (["tokenize", "MODEL", "--decode", "[1e9]"], 1, "is not a token id"),
+    (["tokenize", "MODEL", "--decode", "[999999]"], 1, "is not a token id"),
+    (["tokenize", "MODEL", "--decode", "[1]", "--plain"], 2, "--plain has nothing to act on"),
+    (["render", "MODEL"], 1, "no conversation"),
+    (["render", "MODEL", "--user", "x", "--kwargs", "[1]"], 1, "--kwargs is no JSON object"),
+    (["synth", "MODEL", "--out", "/dev/null/x", "--experts-only"], 2, "--experts-only has nothing to act on"),
+    (RUN + ["--raw", "--no-thinking"], 2, "--no-thinking has nothing to act on"),
+]
+
+
+def run(plumb, arguments, **variables):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLUMB_")}
+    return subprocess.run([plumb, *arguments], env={**clean, **variables}, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=120)
+
+
+def check(ended, code, said):
+    everything = ended.stdout + ended.stderr
+    assert ended.returncode == code, f"exit code {ended.returncode}, expected {code}: {everything}"
+    assert said in everything, f"expected '{said}' in: {everything}"
+
+
+def test_cases(plumb, model):
+    for arguments, code, said in CASES:
+        print("plumb", *arguments)
+        check(run(plumb, [model if a == "MODEL" else a for a in arguments]), code, said)
+
+
+def test_backend_without_its_device(plumb, model):
+    if "cuda" not in run(plumb, ["--version"]).stdout:
+        check(run(plumb, ["plan", model, "--backend", "cuda"]), 2, "--backend cuda cannot be honoured")
+
+
+def test_version_variable_is_not_an_option(plumb, model):
+    check(run(plumb, ["tokenize", model, "--text", "a"], PLUMB_VERSION="1"), 0, "ids")
+
+
+def test_incomplete_checkpoint(plumb, model):
+    with tempfile.TemporaryDirectory() as folder:
+        broken = pathlib.Path(folder) / "broken"
+        shutil.copytree(model, broken)
+        shard = sorted(broken.glob("*.safetensors"))[-1]
+        shard.unlink()
+        check(run(plumb, ["inspect", str(broken)]), 4, shard.name)
+        os.mkfifo(shard)
+        check(run(plumb, ["inspect", str(broken)]), 4, "not a regular file")
+        (broken / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+        check(run(plumb, ["tokenize", str(broken), "--text", "a"]), 4, "git lfs pull")
+
+
+def test_a_file_in_the_sockets_place_stays(plumb, model):
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"precious")
+        file.flush()
+        check(run(plumb, ["serve", model, "--port", "0", "--unix-socket", file.name]), 1, file.name)
+        assert pathlib.Path(file.name).read_bytes() == b"precious"
+
+
+def test_a_full_disk_is_no_success(plumb, model):
+    if not os.path.exists("/dev/full"):
+        return
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([plumb, "tokenize", model, "--text", "a"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 1 and "cannot write" in ended.stderr, f"{ended.returncode}: {ended.stderr}"
+
+
+def main():
+    passed = failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test(sys.argv[1], sys.argv[2])
+            passed += 1
+        except Exception as error:  # noqa: BLE001: a failed test must not end the others
+            failed += 1
+            print(f"FAILED {name}: {error}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
