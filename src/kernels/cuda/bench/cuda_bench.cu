@@ -300,6 +300,9 @@ int main(int argc, char** argv) {
         bench_linear(bench, shape, format, {1, 8, 64});
     }
   }
+  if (what == "one") {  // for a profiler
+    for (const Format& format : {kFp8BlockF32, kNvfp4}) bench_linear(bench, shapes[4], format, {1});
+  }
   if (what == "all" || what == "moe") {
     for (const Format& format : {kFp8BlockF32, kNvfp4}) {
       bench_moe(bench, "moe 256 x 2048", 2048, format, {1, 8, 64});

@@ -11,7 +11,7 @@ struct Columns {
   int32_t* exponent = nullptr;
   int parts = 1;  // 3: hi, mid, lo of f32; 1: bf16
   int64_t k = 0;
-  bool nibble_order = false;  // of each 8 elements 0 4 1 5 2 6 3 7: how decode_e2m1 pairs them
+  int pairing = 1;  // how far apart are the elements that decoding puts side by side: 1 as they lie, E4M3 2, E2M1 4
 };
 
 inline int64_t columns_bytes(int64_t rows, int64_t k) { return aligned(rows * 4) + aligned(rows * 3 * k * 2); }
@@ -48,7 +48,10 @@ __device__ void split_row(const Columns& out, int64_t row, Value value) {
   for (int64_t i = threadIdx.x; i < out.k; i += blockDim.x) {
     const float x = value(i) * half * other;
     const int64_t in_eight = i & 7;
-    const int64_t at = out.nibble_order ? i - in_eight + in_eight % 4 * 2 + in_eight / 4 : i;
+    // 4: 0 4 1 5 2 6 3 7; 2: 0 2 1 3 4 6 5 7
+    const int64_t at = out.pairing == 4   ? i - in_eight + in_eight % 4 * 2 + in_eight / 4
+                       : out.pairing == 2 ? (i & ~int64_t{3}) + (i & 1) * 2 + (i >> 1 & 1)
+                                          : i;
     const uint16_t hi = f32_to_bf16(x);
     to[at] = hi;
     if (out.parts == 1) continue;

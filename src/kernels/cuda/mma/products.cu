@@ -76,7 +76,7 @@ __device__ void finish_tile(const Product& p, const Mat& w, int64_t first_row, c
 
 // Blocks: [rows of the weight / (16 strips), groups or tiles of rows, matrices].
 template <Coding coding, int tiles, int strips>
-__global__ void __launch_bounds__(kThreads) product(Product p) {
+__global__ void __launch_bounds__(kThreads, tiles == 1 ? 3 : 2) product(Product p) {
   __shared__ int32_t slot[8 * tiles];
   const int most = 8 * tiles / p.x.parts;  // rows at once
   const bool grouped = p.groups.begin != nullptr;
@@ -161,7 +161,8 @@ __global__ void combine_experts(Combine c, Act shared, Act y, int64_t hidden) {
   y.store(t, i, sum, c.round);
 }
 
-constexpr int64_t kFewBlocks = 264;  // two for each multiprocessor of an H200: below, rows are worth more than reuse
+constexpr int64_t kFewBlocks =
+    1056;  // eight for each multiprocessor of an H200: below, parallel rows are worth more than reuse
 
 // May start while the kernel before it still runs: see multiply_tile.
 void launch_early(void (*kernel)(Product), dim3 grid, const Product& p, cudaStream_t stream) {
@@ -192,7 +193,7 @@ void multiply_tiles(const Product& p, int groups, int matrices, cudaStream_t str
 template <Coding coding>
 void multiply(const Product& p, int groups, int matrices, cudaStream_t stream) {
   // Rows of one block; an expert may have more than the mean, and its weights are then read again.
-  const int expected = groups > 0 ? 2 * p.rows / groups : p.rows;
+  const int expected = groups > 0 ? (p.rows + groups - 1) / groups : p.rows;
   if (expected * p.x.parts <= 8) return multiply_tiles<coding, 1>(p, groups, matrices, stream);
   if (expected * p.x.parts <= 24) return multiply_tiles<coding, 3>(p, groups, matrices, stream);
   multiply_tiles<coding, 6>(p, groups, matrices, stream);
@@ -218,7 +219,7 @@ struct Pieces {
     Columns out = columns_at(at, rows, w.k);
     at += columns_bytes(rows, w.k);
     out.parts = bf16 ? 1 : 3;
-    out.nibble_order = w.element == DType::F4E2M1;
+    out.pairing = w.element == DType::F4E2M1 ? 4 : w.element == DType::F8E4M3 ? 2 : 1;
     return out;
   }
 };

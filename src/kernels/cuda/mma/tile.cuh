@@ -31,7 +31,7 @@ template <>
 struct Unit<Coding::Fp8Row> : Unit<Coding::Fp8Block> {};
 template <>
 struct Unit<Coding::Nvfp4> {
-  static constexpr int kElements = 128, kLoads = 1, kUnroll = 4, kPerLoad = 32;
+  static constexpr int kElements = 128, kLoads = 1, kUnroll = 2, kPerLoad = 32;
 };
 // E2M1 decodes to 2^-7 of its value (see decode_e2m1); the last scaling makes up for it.
 inline constexpr int kNvfp4Exponent = 7;
@@ -46,16 +46,16 @@ __device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
-// Two E4M3 of the low half as two bf16: exact, NaN kept.
-__device__ inline uint32_t decode_e4m3(uint32_t two) {
-  uint32_t out;
-  asm("{\n\t.reg .b32 h;\n\t.reg .b16 lo, hi;\n\t.reg .f32 f0, f1;\n\t"
-      "cvt.rn.f16x2.e4m3x2 h, %1;\n\tmov.b32 {lo, hi}, h;\n\t"
-      "cvt.f32.f16 f0, lo;\n\tcvt.f32.f16 f1, hi;\n\tcvt.rn.bf16x2.f32 %0, f1, f0;\n\t}"
-      : "=r"(out)
-      : "h"(static_cast<uint16_t>(two)));
-  return out;
+// Bytes 0 and 2 (odd: 1 and 3) of `word` as two bf16. Exponent and mantissa bits moved into a bf16 are the value times
+// 2^-120, denormals included. Codes of NaN come out as 480: see has_nan.
+template <bool odd>
+__device__ uint32_t decode_e4m3(uint32_t word) {
+  const uint32_t sign = odd ? word : word << 8;
+  const uint32_t bits = odd ? word >> 4 : word << 4;
+  return multiply_bf16x2((sign & 0x80008000u) | (bits & 0x07f007f0u), 0x7b807b80u);  // 2^120
 }
+// Nonzero when one of four E4M3 is NaN.
+__device__ inline uint32_t has_nan(uint32_t word) { return ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
 // Nibbles j and j + 4 of `word` times the block's scale and 2^-7. Exponent and mantissa bits moved into a bf16 are the
 // value times 2^-126 (denormals included); `scale` holds the block scale times 2^119, twice.
 template <int j>
@@ -65,7 +65,9 @@ __device__ uint32_t decode_e2m1(uint32_t word, uint32_t scale) {
   return multiply_bf16x2((sign & 0x80008000u) | (bits & 0x01c001c0u), scale);
 }
 __device__ inline uint32_t nvfp4_scale(uint32_t code) {
-  return uint32_t{f32_to_bf16(e4m3_to_f32(static_cast<uint8_t>(code)) * 0x1p119f)} * 0x10001u;
+  const uint32_t bits = ((code & 0x80u) << 8 | (code & 0x7fu) << 4) * 0x10001u;             // times 2^-120
+  const uint32_t scale = multiply_bf16x2(multiply_bf16x2(bits, 0x7b807b80u), 0x7b007b00u);  // 2^120, 2^119
+  return (code & 0x7fu) == 0x7fu ? 0x7fc07fc0u : scale;
 }
 
 // What one lane holds of a unit: rows g and g + 8.
@@ -122,15 +124,15 @@ __device__ void decode_eight(const Loaded<coding>& in, int load, int part, uint3
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const uint32_t l = low[2 * part + step], h = high[2 * part + step];
-      a[step][0] = decode_e4m3(l), a[step][1] = decode_e4m3(h);
-      a[step][2] = decode_e4m3(l >> 16), a[step][3] = decode_e4m3(h >> 16);
+      a[step][0] = decode_e4m3<false>(l), a[step][1] = decode_e4m3<false>(h);
+      a[step][2] = decode_e4m3<true>(l), a[step][3] = decode_e4m3<true>(h);
     }
   }
 }
 
 template <Coding coding, int tiles, int strips>
 __device__ void multiply_unit(const Loaded<coding> (&in)[strips], int64_t unit, const uint16_t* const (&column)[tiles],
-                              float (&sum)[strips][tiles][4]) {
+                              float (&sum)[strips][tiles][4], uint32_t (&nan)[strips][2]) {
   using U = Unit<coding>;
   constexpr bool kBlock = coding == Coding::Fp8Block;
   const int q = static_cast<int>(threadIdx.x) % 4;
@@ -149,6 +151,11 @@ __device__ void multiply_unit(const Loaded<coding> (&in)[strips], int64_t unit, 
       for (int s = 0; s < strips; ++s) {
         uint32_t a[2][4];
         decode_eight<coding>(in[s], i, part, a);
+        if constexpr (coding == Coding::Fp8Block || coding == Coding::Fp8Row) {
+          const uint4 l = in[s].low[i], h = in[s].high[i];
+          nan[s][0] |= part == 0 ? has_nan(l.x) | has_nan(l.y) : has_nan(l.z) | has_nan(l.w);
+          nan[s][1] |= part == 0 ? has_nan(h.x) | has_nan(h.y) : has_nan(h.z) | has_nan(h.w);
+        }
 #pragma unroll
         for (int n = 0; n < tiles; ++n) {
           auto& to = kBlock ? block[s][n] : sum[s][n];
@@ -189,8 +196,8 @@ struct Batch {
   }
 };
 
-// sum += this warp's share of k: every kWarps-th unit, in ascending order. The next batch is on its way while one is
-// multiplied. The columns may be another kernel's that still runs: weights are asked for before waiting for it.
+// sum += this warp's share of k: every kWarps-th unit, in ascending order. The columns may be another kernel's that
+// still runs: the first weights are asked for before waiting for it.
 template <Coding coding, int tiles, int strips>
 __device__ void multiply_tile(const Mat& w, int64_t row, const uint16_t* const (&column)[tiles],
                               float (&sum)[strips][tiles][4]) {
@@ -198,17 +205,31 @@ __device__ void multiply_tile(const Mat& w, int64_t row, const uint16_t* const (
   const int64_t units = w.k / Unit<coding>::kElements;
   constexpr int64_t kStep = kWarps * B::kUnroll;
   int64_t first = static_cast<int64_t>(threadIdx.x) / 32;
-  B now, next;
+  uint32_t nan[strips][2] = {};
+  B now;
   now.load(w, row, first);
   cudaGridDependencySynchronize();
-  for (; first < units; first += kStep) {
-    next.load(w, row, first + kStep);
+  while (first < units) {
 #pragma unroll
     for (int j = 0; j < B::kUnroll; ++j) {
       if (first + j * kWarps >= units) continue;
-      multiply_unit<coding, tiles, strips>(now.in[j], first + j * kWarps, column, sum);
+      multiply_unit<coding, tiles, strips>(now.in[j], first + j * kWarps, column, sum, nan);
     }
-    now = next;
+    first += kStep;
+    now.load(w, row, first);
+  }
+  if constexpr (coding == Coding::Fp8Block || coding == Coding::Fp8Row) {
+#pragma unroll
+    for (int s = 0; s < strips; ++s)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32_t any = nan[s][i];
+        any |= __shfl_xor_sync(~0u, any, 1);
+        any |= __shfl_xor_sync(~0u, any, 2);
+        if (any == 0) continue;
+#pragma unroll
+        for (int n = 0; n < tiles; ++n) sum[s][n][2 * i] = sum[s][n][2 * i + 1] = bits_to_f32(0x7fc00000u);
+      }
   }
 }
 
