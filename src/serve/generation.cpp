@@ -16,11 +16,15 @@ int64_t now_us() {
       .count();
 }
 
-int64_t deadline_of(std::string_view header) {
+// 0: none was asked for. Nothing when the header's value is no number of milliseconds that fits.
+std::optional<int64_t> deadline_of(std::string_view header) {
+  if (header.empty()) return 0;
   int64_t milliseconds = 0;
-  const auto result = std::from_chars(header.data(), header.data() + header.size(), milliseconds);
-  const bool usable = result.ec == std::errc() && milliseconds > 0 && milliseconds < 1'000'000'000;
-  return usable ? now_us() + milliseconds * 1000 : 0;
+  const char* end = header.data() + header.size();
+  const auto result = std::from_chars(header.data(), end, milliseconds);
+  if (result.ec != std::errc() || result.ptr != end || milliseconds < 1 || milliseconds > 1'000'000'000)
+    return std::nullopt;
+  return now_us() + milliseconds * 1000;
 }
 
 uint64_t random_seed() {
@@ -147,7 +151,12 @@ Generation::Choice Generation::make_choice(int index, size_t prompt) const {
 
 std::optional<ApiError> Generation::submit_all() {
   if (!request_.common.has_seed) request_.common.sampling.seed = random_seed();
-  deadline_us_ = deadline_of(exchange_->request().header("x-request-timeout-ms"));
+  const std::string_view timeout = exchange_->request().header("x-request-timeout-ms");
+  const std::optional<int64_t> deadline = deadline_of(timeout);
+  if (!deadline)
+    return bad_request("x-request-timeout-ms",
+                       "the header 'x-request-timeout-ms' is '" + std::string(timeout) + "', expected 1 to 1000000000");
+  deadline_us_ = *deadline;
   choices_.reserve(request_.prompts.size() * static_cast<size_t>(request_.common.n));
   for (size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
     for (int number = 0; number < request_.common.n; ++number) {

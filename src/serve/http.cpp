@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "serve/http_connection.h"
@@ -221,7 +222,10 @@ Status HttpServer::Impl::listen_local() {
   Local::socket probe(threads[0]->io);
   probe.connect(endpoint, error);
   if (!error) return cannot_listen(path, asio::error::address_in_use);
-  if (error == asio::error::connection_refused) ::unlink(path.c_str());  // left behind by a process that is gone
+  // Connecting to a file that is no socket is refused too; only a socket left behind by a process that is gone may go.
+  std::error_code unknown;
+  const bool left_behind = error == asio::error::connection_refused && std::filesystem::is_socket(path, unknown);
+  if (left_behind) ::unlink(path.c_str());
   error.clear();
   local->open(endpoint.protocol(), error);
   if (!error) local->bind(endpoint, error);

@@ -142,6 +142,10 @@ TEST_F(LifetimeTest, ApiM74_DeadlineHeader) {
   script_ = says_until("", FinishReason::Abort);
   script_.hold_steps = 30;
   engine_->set_step_us(1000);
+  for (const char* value : {"soon", "0", "-5", "5s", "99999999999999999999"}) {
+    const std::string header = std::string("x-request-timeout-ms: ") + value + "\r\n";
+    EXPECT_EQ(http_post(port(), "/v1/chat/completions", kWholeBody, header).status, 400) << value;
+  }
   const Answer answer = http_post(port(), "/v1/chat/completions", kWholeBody, "x-request-timeout-ms: 5\r\n");
   EXPECT_EQ(answer.status, 408);
   EXPECT_EQ(error_of(answer)["code"], "deadline_exceeded");
