@@ -40,7 +40,7 @@ void Adjustments::on_generated(int32_t id) {
 
 size_t Adjustments::entry(int32_t id) {
   const size_t mask = table_.size() - 1;
-  size_t slot = (static_cast<uint32_t>(id) * 0x9e3779b1u) & mask;
+  size_t slot = static_cast<uint32_t>(static_cast<uint32_t>(id) * 0x9e3779b1u) & mask;
   while (table_[slot] != 0) {
     const size_t at = static_cast<size_t>(table_[slot] - 1);
     if (ids_[at] == id) return at;

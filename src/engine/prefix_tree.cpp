@@ -179,24 +179,24 @@ void PrefixTree::mark_suspect(int32_t page) {
 }
 
 void PrefixTree::forget(int32_t page) {
-  enum : uint8_t { kUnknown, kBelow, kElsewhere };
-  std::vector<uint8_t> place(nodes_.size(), kUnknown);  // faults are rare: allocating here is fine
+  enum : uint8_t { Unknown, Below, Elsewhere };
+  std::vector<uint8_t> place(nodes_.size(), Unknown);  // faults are rare: allocating here is fine
   std::vector<int32_t> path{};
-  place[static_cast<size_t>(page)] = kBelow;
+  place[static_cast<size_t>(page)] = Below;
   for (int32_t start = 0; start < static_cast<int32_t>(nodes_.size()); ++start) {
     if (!node(start).in_tree) continue;
     path.clear();
     int32_t at = start;
-    while (at >= 0 && place[static_cast<size_t>(at)] == kUnknown) {
+    while (at >= 0 && place[static_cast<size_t>(at)] == Unknown) {
       path.push_back(at);
       at = node(at).parent;
     }
-    const uint8_t found = at >= 0 ? place[static_cast<size_t>(at)] : static_cast<uint8_t>(kElsewhere);
+    const uint8_t found = at >= 0 ? place[static_cast<size_t>(at)] : static_cast<uint8_t>(Elsewhere);
     for (const int32_t seen : path) place[static_cast<size_t>(seen)] = found;
   }
   for (int32_t start = 0; start < static_cast<int32_t>(nodes_.size()); ++start) {  // leaves first, then upwards
     int32_t at = start;
-    while (at >= 0 && node(at).in_tree && place[static_cast<size_t>(at)] == kBelow && node(at).children == 0) {
+    while (at >= 0 && node(at).in_tree && place[static_cast<size_t>(at)] == Below && node(at).children == 0) {
       const int32_t parent = node(at).parent;
       pool_.mark_suspect(at);
       evict(at);
@@ -205,7 +205,8 @@ void PrefixTree::forget(int32_t page) {
   }
 }
 
-std::string PrefixTree::broken_invariant() const {
+// One list of plain comparisons, each with its own sentence: splitting it would only scatter it.
+std::string PrefixTree::broken_invariant() const {  // NOLINT(readability-function-cognitive-complexity)
   std::vector<int32_t> children(nodes_.size()), first_pages(salts_.size());
   int64_t cached = 0, alone = 0, evictable = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {

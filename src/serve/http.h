@@ -87,8 +87,8 @@ struct HttpOptions {
   std::string cors_origin = "*";   // "": no CORS headers
   int io_threads = 0;              // 0: one for every four cores, 1 to 4
   int max_connections = 8192;
-  size_t max_header_bytes = 64 * 1024;
-  size_t max_body_bytes = 32 * 1024 * 1024;
+  size_t max_header_bytes = size_t{64} * 1024;
+  size_t max_body_bytes = size_t{32} * 1024 * 1024;
   int head_timeout_ms = 20'000;   // from the first byte to the end of the head
   int body_timeout_ms = 120'000;  // the whole body
   int idle_timeout_ms = 75'000;   // keep-alive without a request

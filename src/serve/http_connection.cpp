@@ -16,7 +16,7 @@ namespace http = boost::beast::http;
 
 namespace {
 
-constexpr size_t kPipelinedBytes = 64 * 1024;  // read ahead of the current answer; more stays in the kernel
+constexpr size_t kPipelinedBytes = size_t{64} * 1024;  // read ahead of the current answer; more stays in the kernel
 
 std::string lower(std::string_view text) {
   std::string result(text);

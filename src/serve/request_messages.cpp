@@ -29,7 +29,22 @@ void read_parts(Fields& message, const Json& list, ChatMessage& out) {
   }
 }
 
-// Arguments come as a string of JSON; templates want the object.
+// Arguments come as a string of JSON; templates want the object. "{}" when there are none.
+std::string read_arguments(Fields& function) {
+  const Json* arguments = function.find("arguments");
+  if (arguments == nullptr) return "{}";
+  if (arguments->is_object()) return arguments->dump();
+  if (!arguments->is_string()) {
+    function.fail("arguments", "is " + shown(*arguments) + ", expected a string of JSON", "invalid_type");
+    return "{}";
+  }
+  const auto& text = arguments->get_ref<const std::string&>();
+  const Result<Json> parsed = parse_strict_json(text.empty() ? "{}" : text);
+  if (parsed && parsed->is_object()) return parsed->dump();
+  function.fail("arguments", "is no JSON object written as a string");
+  return "{}";
+}
+
 void read_tool_call(Fields& message, const Json& call, size_t index, ChatMessage& out) {
   const std::string where = "tool_calls[" + std::to_string(index) + "]";
   if (!call.is_object()) return message.fail(where, "is " + shown(call) + ", expected an object", "invalid_type");
@@ -45,19 +60,7 @@ void read_tool_call(Fields& message, const Json& call, size_t index, ChatMessage
     Fields inner(*function, fields.path_of("function"));
     result.name = inner.text("name");
     if (result.name.empty()) inner.fail("name", "is missing or empty");
-    result.arguments_json = "{}";
-    const Json* arguments = inner.find("arguments");
-    if (arguments != nullptr && arguments->is_object()) {
-      result.arguments_json = arguments->dump();
-    } else if (arguments != nullptr && arguments->is_string()) {
-      const auto& text = arguments->get_ref<const std::string&>();
-      const Result<Json> parsed = parse_strict_json(text.empty() ? "{}" : text);
-      const bool usable = parsed && parsed->is_object();
-      if (!usable) inner.fail("arguments", "is no JSON object written as a string");
-      if (usable) result.arguments_json = parsed->dump();
-    } else if (arguments != nullptr) {
-      inner.fail("arguments", "is " + shown(*arguments) + ", expected a string of JSON", "invalid_type");
-    }
+    result.arguments_json = read_arguments(inner);
     if (inner.error()) fields.fail(*inner.error());
   }
   if (fields.error()) return message.fail(*fields.error());

@@ -39,7 +39,7 @@ class Search {
     pcre2_set_match_limit(context_, static_cast<uint32_t>(steps));
     pcre2_set_heap_limit(context_, 256 * 1024);  // KiB
     if (!jit) return;
-    stack_ = pcre2_jit_stack_create(32 * 1024, 1024 * 1024, nullptr);
+    stack_ = pcre2_jit_stack_create(size_t{32} * 1024, size_t{1024} * 1024, nullptr);
     if (stack_ != nullptr) pcre2_jit_stack_assign(context_, nullptr, stack_);
   }
   Search(const Search&) = delete;

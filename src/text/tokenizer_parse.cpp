@@ -78,7 +78,8 @@ class TokenizerParser {
     if (type != "BPE") return unsupported(fmt::format("model type {} (only BPE is read)", shown(type)));
     for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& value = member(model, key);
-      const bool off = value.is_null() || value == "" || (value.is_number() && value == 0);
+      const bool off = value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()) ||
+                       (value.is_number() && value == 0);
       if (!off) return unsupported(fmt::format("model.{} is {}", key, shown(value)));
     }
     PLUMB_TRY(const bool fallback, bool_member(model, "byte_fallback"));

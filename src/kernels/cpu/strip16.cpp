@@ -213,8 +213,9 @@ void transpose_words_generic(const TransposeJob& job) {
   };
   for (; v + 4 <= job.words; v += 4) {
     for (int lane = 0; lane < 4; ++lane) {
-      const V4 a = load4(job.rows[4 * lane] + v * 4), b = load4(job.rows[4 * lane + 1] + v * 4);
-      const V4 c = load4(job.rows[4 * lane + 2] + v * 4), d = load4(job.rows[4 * lane + 3] + v * 4);
+      const V4 a = load4(job.rows[4 * lane] + ptrdiff_t{v} * 4), b = load4(job.rows[4 * lane + 1] + ptrdiff_t{v} * 4);
+      const V4 c = load4(job.rows[4 * lane + 2] + ptrdiff_t{v} * 4),
+               d = load4(job.rows[4 * lane + 3] + ptrdiff_t{v} * 4);
       const V4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
       const V4 cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5), cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
       const V4 words[4] = {__builtin_shufflevector(ab0, cd0, 0, 1, 4, 5), __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7),
@@ -222,16 +223,16 @@ void transpose_words_generic(const TransposeJob& job) {
                            __builtin_shufflevector(ab1, cd1, 2, 3, 6, 7)};
       for (int w = 0; w < 4; ++w) {
         const V4 sorted = shuffle_words(words[w], job.shuffle);
-        std::memcpy(place(v + w) + lane * 16, &sorted, 16);
+        std::memcpy(place(v + w) + ptrdiff_t{lane} * 16, &sorted, 16);
       }
     }
   }
   for (; v < job.words; ++v) {
     for (int lane = 0; lane < 4; ++lane) {
       uint32_t words[4];
-      for (int i = 0; i < 4; ++i) std::memcpy(&words[i], job.rows[4 * lane + i] + v * 4, 4);
+      for (int i = 0; i < 4; ++i) std::memcpy(&words[i], job.rows[4 * lane + i] + ptrdiff_t{v} * 4, 4);
       const V4 sorted = shuffle_words(V4{words[0], words[1], words[2], words[3]}, job.shuffle);
-      std::memcpy(place(v) + lane * 16, &sorted, 16);
+      std::memcpy(place(v) + ptrdiff_t{lane} * 16, &sorted, 16);
     }
   }
 }

@@ -47,7 +47,7 @@ void read_latent_row(const KvGeometry& geometry, const std::byte* row, float* ou
   }
   PLUMB_CHECK(geometry.latent == KvFormat::Fp8Tile128, "unknown latent cache format");
   for (int i = 0; i < rank; ++i) out[i] = e4m3_to_f32(load<uint8_t>(row, i)) * load<float>(row + rank, i / kTile);
-  const std::byte* rope = row + rank + 4 * tiles(geometry);
+  const std::byte* rope = row + rank + int64_t{4} * tiles(geometry);
   for (int i = 0; i < geometry.rope_dim; ++i) out[rank + i] = bf16_to_f32(load<uint16_t>(rope, i));
 }
 
@@ -71,7 +71,7 @@ void write_latent_row(const KvGeometry& geometry, const float* latent, const flo
     for (int i = begin; i < end; ++i) store(row, i, f32_to_e4m3(latent[i] / scale));
     store(row + rank, tile, scale);
   }
-  std::byte* out_rope = row + rank + 4 * tiles(geometry);
+  std::byte* out_rope = row + rank + int64_t{4} * tiles(geometry);
   for (int i = 0; i < geometry.rope_dim; ++i) store(out_rope, i, f32_to_bf16(rope[i]));
 }
 

@@ -34,9 +34,9 @@ void hadamard(float* x, int n, const Numerics& numerics) {
     for (int i = 0; i < n; ++i) {
       if ((i & span) != 0) continue;
       const double a = value[static_cast<size_t>(i)];
-      const double b = value[static_cast<size_t>(i + span)];
+      const double b = value[static_cast<size_t>(i) + static_cast<size_t>(span)];
       value[static_cast<size_t>(i)] = a + b;
-      value[static_cast<size_t>(i + span)] = a - b;
+      value[static_cast<size_t>(i) + static_cast<size_t>(span)] = a - b;
     }
   }
   const double scale = 1.0 / std::sqrt(static_cast<double>(n));
