@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "runners.h"
 #include "support/paths.h"
@@ -39,9 +38,10 @@ EditableTensor tensor_of(const std::string& name, DType dtype, std::vector<int64
 }
 
 bool is_quantised_linear(const std::string& name) {
-  static const std::regex pattern(
-      R"((q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj|wq_b|wk|gate_proj|up_proj|down_proj)\.weight$)");
-  return std::regex_search(name, pattern);
+  constexpr std::string_view kModules[] = {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
+                                           "wq_b",     "wk",       "gate_proj",          "up_proj",   "down_proj"};
+  return std::any_of(std::begin(kModules), std::end(kModules),
+                     [&](std::string_view module) { return name.ends_with("." + std::string(module) + ".weight"); });
 }
 
 // E4M3 with powers of two as scales; the BF16 twin holds exactly the decoded numbers.

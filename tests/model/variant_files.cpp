@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "tensor/encode.h"
 
@@ -92,10 +92,10 @@ void EditableCheckpoint::edit(const nlohmann::json& step) {
     }
     return;
   }
-  const std::regex pattern(step.at("tensors").get<std::string>());
   int found = 0;
   for (EditableTensor& tensor : tensors) {
-    if (!std::regex_search(tensor.info.name, pattern)) continue;
+    const auto matches = [&](const nlohmann::json& end) { return tensor.info.name.ends_with(end.get<std::string>()); };
+    if (std::none_of(step.at("suffixes").begin(), step.at("suffixes").end(), matches)) continue;
     ++found;
     if (op == "set_bytes") {
       const size_t every = step.at("every");

@@ -7,7 +7,6 @@ edits of tensors. The C++ tests apply the same recipe to the same base. Run with
 """
 import json
 import pathlib
-import re
 import sys
 
 try:
@@ -44,7 +43,7 @@ def edit(tensors, step):
         for name in [n for n in tensors if n.startswith(old)]:
             tensors[new + name[len(old):]] = tensors[name]
         return
-    names = [n for n in tensors if re.search(step["tensors"], n)]
+    names = [n for n in tensors if n.endswith(tuple(step["suffixes"]))]
     assert names, step
     for name in names:
         kind, array = tensors[name]
