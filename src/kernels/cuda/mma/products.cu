@@ -76,7 +76,7 @@ __device__ void finish_tile(const Product& p, const Mat& w, int64_t first_row, c
 
 // Blocks: [rows of the weight / (16 strips), groups or tiles of rows, matrices].
 template <Coding coding, int tiles, int strips>
-__global__ void __launch_bounds__(kThreads, tiles == 1 ? 3 : 2) product(Product p) {
+__global__ void __launch_bounds__(kThreads, tiles == 1 ? Unit<coding>::kBlocks : 2) product(Product p) {
   __shared__ int32_t slot[8 * tiles];
   const int most = 8 * tiles / p.x.parts;  // rows at once
   const bool grouped = p.groups.begin != nullptr;
@@ -297,7 +297,8 @@ void moe(const MoeArgs& a, Stream& s) {
   auto* begin = memory.take<int32_t>(slots + 1);
   auto* list = memory.take<int32_t>(slots + 1);
   auto* out = memory.take<float>(slots * hidden);
-  group_slots<<<1, 1024, static_cast<size_t>(experts) * 4, handle(s)>>>(
+  // Rounded up: compiled code reads the counts up to 16 bytes at once.
+  group_slots<<<1, 1024, static_cast<size_t>(aligned(experts * 4)), handle(s)>>>(
       a.experts.i32(), a.experts.ld, static_cast<int>(rows), static_cast<int>(k), experts, groups, expert, begin, list);
   Product p{.w = {gate, stack(a.up)},
             .x = memory.columns(rows, gate.first, a.x.dtype == DType::BF16),

@@ -21,17 +21,17 @@ struct Unit;  // what a warp takes at once: kElements of k in kLoads 16-byte loa
               // flight
 template <>
 struct Unit<Coding::Bf16> {
-  static constexpr int kElements = 32, kLoads = 1, kUnroll = 4, kPerLoad = 8;
+  static constexpr int kElements = 32, kLoads = 1, kUnroll = 4, kPerLoad = 8, kBlocks = 3;
 };
 template <>
 struct Unit<Coding::Fp8Block> {
-  static constexpr int kElements = 128, kLoads = 2, kUnroll = 2, kPerLoad = 16;
+  static constexpr int kElements = 128, kLoads = 2, kUnroll = 1, kPerLoad = 16, kBlocks = 4;
 };
 template <>
 struct Unit<Coding::Fp8Row> : Unit<Coding::Fp8Block> {};
 template <>
 struct Unit<Coding::Nvfp4> {
-  static constexpr int kElements = 128, kLoads = 1, kUnroll = 2, kPerLoad = 32;
+  static constexpr int kElements = 128, kLoads = 1, kUnroll = 2, kPerLoad = 32, kBlocks = 4;
 };
 // E2M1 decodes to 2^-7 of its value (see decode_e2m1); the last scaling makes up for it.
 inline constexpr int kNvfp4Exponent = 7;
