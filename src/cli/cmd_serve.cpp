@@ -34,7 +34,7 @@ void add_server_options(CLI::App& sub, ServeCommand& c) {
   sub.add_option("--host", http.host, "Address to listen on; empty: all");
   sub.add_option("--port", http.port, "Port; 0: any free one, shown in the log");
   sub.add_option("--unix-socket", http.unix_socket, "Also listen on this path");
-  sub.add_option("--prefix", http.prefix, "Serve every path under this prefix too");
+  sub.add_option("--prefix", http.prefix, "Serve every path under this prefix too")->check(url_prefix());
   sub.add_option("--cors-origin", http.cors_origin, "Access-Control-Allow-Origin; empty: no CORS headers")
       ->check(header_value());
   sub.add_option("--max-connections", http.max_connections, "Open sockets")->check(CLI::Range(1, 1'000'000));

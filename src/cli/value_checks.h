@@ -43,6 +43,15 @@ inline CLI::Validator header_value() {
       "", "");
 }
 
+inline CLI::Validator url_prefix() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        if (text.empty() || (text.front() == '/' && text.back() != '/')) return {};
+        return "'" + text + "' does not begin with / or ends with it; /name works";
+      },
+      "", "");
+}
+
 // An empty key guards nothing and an empty name names nothing: mostly a variable that was not set.
 inline CLI::Validator plain_text() {
   return header_value() &

@@ -16,6 +16,7 @@ CASES = [
     (["serve", "MODEL", "--api-key", ""], 1, "--api-key"),
     (["serve", "MODEL", "--served-model-name", ""], 1, "--served-model-name"),
     (["serve", "MODEL", "--cors-origin", "a\r\nb: c"], 1, "--cors-origin"),
+    (["serve", "MODEL", "--prefix", "llm"], 1, "--prefix"),
     (["nonsense"], 1, "'nonsense' is not a command"),
     (RUN + ["--backend", "nonsense"], 1, "--backend 'nonsense'"),
     (RUN + ["--mtp", "nonsense"], 1, "--mtp 'nonsense'"),
