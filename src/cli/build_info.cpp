@@ -1,6 +1,9 @@
 #include "cli/build_info.h"
 
 #include "device/isa.h"
+#ifdef PLUMB_HAVE_CUDA
+#include "device/cuda_device.h"
+#endif
 
 namespace plumb {
 
@@ -17,7 +20,11 @@ std::string version_text() {
 #ifdef PLUMB_FAULTS
   text += ", fault injection compiled in";
 #endif
-  text += "\nbackends reference, cpu\nthis machine: " + std::to_string(cpu.cores) + " cores," + isas + "\n";
+  text += "\nbackends reference, cpu";
+#ifdef PLUMB_HAVE_CUDA
+  text += ", cuda (" + cuda_architectures() + ")";
+#endif
+  text += "\nthis machine: " + std::to_string(cpu.cores) + " cores," + isas + "\n";
   return text;
 }
 
