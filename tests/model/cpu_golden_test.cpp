@@ -108,6 +108,7 @@ TEST_P(CpuGolden, GreedyTokensEqualOutsideTheMargin) {
   const std::string folder = c.bundled ? model_path(c.name) : extra_data_path(std::string("models/") + c.name);
   if (folder.empty())
     GTEST_SKIP() << "models/" << c.name << " is not there: PLUMB_TEST_DATA names no folder that has it";
+  if (kSlowBuild && !c.bundled) GTEST_SKIP() << "the bundled format stands for all in a sanitizer build";
   Counts counts;
   for (const GoldenPrompt& prompt : golden_prompts()) {
     if (too_long(prompt)) continue;

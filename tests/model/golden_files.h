@@ -48,7 +48,7 @@ inline constexpr bool kSlowBuild = true;
 #else
 inline constexpr bool kSlowBuild = false;
 #endif
-inline bool too_long(const GoldenPrompt& prompt) { return kSlowBuild && prompt.ids.size() > 300; }
+inline bool too_long(const GoldenPrompt& prompt) { return kSlowBuild && prompt.ids.size() > 100; }
 
 float max_abs(std::span<const float> values);
 // Every |got - want| <= bound; NaN fails.
