@@ -21,7 +21,7 @@ Status run(PlanCommand& command, const CliContext& context) {
   if (command.device != "cpu")
     return Error{Code::Unsupported,
                  "--device " + command.device + " cannot be honoured",
-                 "this build has kernels for the CPU only",
+                 "plans are made for the CPU of this machine so far",
                  {"--device cpu"}};
   PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
   const Registry registry = make_registry();
