@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -55,19 +56,24 @@ inline Vec madd(Vec a, Vec b, Vec c) {
 #endif
 }
 
+// Which lane of two vectors in a row each lane is taken from: lanes go to their neighbours' sums of two (`step` 1), then
+// of four (`step` 2), without leaving their quarter.
+constexpr int pair_lane(int lane, int step) {
+  const int quarter = lane / 4 * 4, at = lane % 4;
+  return step == 1 ? quarter + at / 2 + at % 2 * kLanes : quarter + at % 2 + at / 2 * kLanes;
+}
+template <int kStep, int... kLane>
+inline Vec sum_pairs(Vec a, Vec b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, pair_lane(kLane, kStep)...) +
+         __builtin_shufflevector(a, b, (pair_lane(kLane, kStep) + 2)...);
+}
+
 // Sums of the lanes of four vectors, each in one fixed order: within quarters of four lanes, then the quarters.
 inline void sum_lanes4(Vec a, Vec b, Vec c, Vec d, float* out) {
-  Ints low, high, even, odd;
-  for (int i = 0; i < kLanes; ++i) {
-    const int quarter = i / 4 * 4;
-    low[i] = quarter + i % 4 / 2 + (i % 2) * kLanes;
-    high[i] = low[i] + 2;
-    even[i] = quarter + i % 2 + (i % 4 / 2) * kLanes;
-    odd[i] = even[i] + 2;
-  }
-  const Vec ab = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
-  const Vec cd = __builtin_shuffle(c, d, low) + __builtin_shuffle(c, d, high);
-  const Vec abcd = __builtin_shuffle(ab, cd, even) + __builtin_shuffle(ab, cd, odd);
+  constexpr auto kEveryLane = std::make_integer_sequence<int, kLanes>{};
+  const Vec ab = sum_pairs<1>(a, b, kEveryLane);
+  const Vec cd = sum_pairs<1>(c, d, kEveryLane);
+  const Vec abcd = sum_pairs<2>(ab, cd, kEveryLane);
   using Four = float __attribute__((vector_size(16)));
   struct Quarters {
     Four q[kLanes / 4];
