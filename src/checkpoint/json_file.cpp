@@ -3,12 +3,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -93,12 +93,21 @@ Error io_error(const std::filesystem::path& path, const char* doing) {
 }  // namespace
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return Error{Code::NotFound, path.string() + ": is a folder, not a file", "", {}};
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not hold us up
+  if (fd < 0) return io_error(path, "open");
+  struct stat facts {};
+  if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    ::close(fd);
+    return Error{Code::NotFound,
+                 path.string() + (S_ISDIR(facts.st_mode) ? ": is a folder, not a file" : ": is not a regular file"),
+                 "",
+                 {}};
   }
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return io_error(path, "open");
+  std::FILE* file = ::fdopen(fd, "rb");
+  if (file == nullptr) {
+    ::close(fd);
+    return io_error(path, "open");
+  }
   std::string text;
   std::vector<char> chunk(1u << 16);
   size_t got = 0;

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/mapping_guard.h"
+
 namespace plumb {
 
 int64_t TensorInfo::elements() const {
@@ -56,6 +58,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path)
                  {}};
   }
   file.base_ = static_cast<const std::byte*>(mapped);
+  watch_mapping(mapped, file.size_, path);
   const std::string_view image(static_cast<const char*>(mapped), file.size_);
   PLUMB_TRY(file.header_, parse_safetensors_header(image, file.size_, path.string()));
   return file;
@@ -76,7 +79,9 @@ SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
 }
 
 SafetensorsFile::~SafetensorsFile() {
-  if (base_ != nullptr) ::munmap(const_cast<std::byte*>(base_), size_);
+  if (base_ == nullptr) return;
+  unwatch_mapping(base_);
+  ::munmap(const_cast<std::byte*>(base_), size_);
 }
 
 const TensorInfo* SafetensorsFile::find(std::string_view name) const {

@@ -4,6 +4,7 @@
 #include "cli/bench_decode.h"
 #include "cli/bench_load.h"
 #include "cli/cli.h"
+#include "cli/value_checks.h"
 #include "kernels/bench_kernels.h"
 
 namespace plumb {
@@ -22,7 +23,7 @@ void add_kernels(CLI::App& bench, int& exit_code) {
   sub->add_option("--topk", options->topk, "Experts a row, of moe")->check(CLI::Range(1, 256));
   sub->add_option("--pairs", options->pairs, "Pairs of probe and kernel")->check(CLI::Range(1, 10000));
   sub->add_option("--kernel", options->kernel, "Kernels whose name contains this; default: the preferred one");
-  sub->add_option("--threads", options->threads, "0: all cores")->check(CLI::Range(0, 4096));
+  sub->add_option("--threads", options->threads, "0: all cores")->check(thread_count());
   sub->add_flag("--json", options->json, "One JSON object a line");
   sub->callback([options, &exit_code] { exit_code = bench_kernels(*options); });
 }

@@ -1,7 +1,11 @@
 // plumb logits: float32 logits of every position and named intermediates, for comparing with anything.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -101,7 +105,24 @@ Status write_result(const LogitsCommand& command, const std::vector<int32_t>& id
   return writer.finish();
 }
 
+// Known before minutes of loading: the writer makes the file, not its folder.
+Status check_out(const std::filesystem::path& out) {
+  std::error_code ignored;
+  const std::filesystem::path folder = out.has_parent_path() ? out.parent_path() : ".";
+  if (!std::filesystem::is_directory(folder, ignored))
+    return Error{Code::NotFound, "--out " + out.string() + ": there is no folder " + folder.string(), "", {}};
+  if (std::filesystem::is_directory(out, ignored))
+    return Error{Code::Usage, "--out " + out.string() + " is a folder", "one file is written", {}};
+  if (::access(folder.c_str(), W_OK) != 0)
+    return Error{Code::Environment,
+                 "--out " + out.string() + ": cannot write into " + folder.string(),
+                 std::strerror(errno),
+                 {}};
+  return Ok{};
+}
+
 Status run(LogitsCommand& command, const CliContext& context) {
+  PLUMB_TRY_STATUS(check_out(command.out));
   PLUMB_TRY_STATUS(finish_model_options(command.model, context));
   PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
   PLUMB_TRY(const std::vector<int32_t> ids, input_ids(command, source.folder));

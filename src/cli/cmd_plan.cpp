@@ -5,19 +5,20 @@
 
 #include "checkpoint/model_source.h"
 #include "cli/cli.h"
-#include "cli/model_options.h"
+#include "cli/service.h"
 
 namespace plumb {
 namespace {
 
 struct PlanCommand {
   ModelOptions model{};
+  EngineFlags engine{};
   bool json = false;
   std::string device = "cpu";
 };
 
 Status run(PlanCommand& command, const CliContext& context) {
-  PLUMB_TRY_STATUS(finish_model_options(command.model, context));
+  PLUMB_TRY_STATUS(finish_service_options(command.model, command.engine, context));
   if (command.device != "cpu")
     return Error{Code::Unsupported,
                  "--device " + command.device + " cannot be honoured",
@@ -26,7 +27,8 @@ Status run(PlanCommand& command, const CliContext& context) {
   PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
   const Registry registry = make_registry();
   PLUMB_TRY(OpenedModel model, open_model(source.folder));
-  PLUMB_TRY(const PlannedModel planned, plan_opened(model, registry, detect_cpu(), command.model.plan));
+  PLUMB_TRY(PlannedModel planned, plan_opened(model, registry, detect_cpu(), command.model.plan));
+  add_engine_flags(command.model, command.engine, planned.plan);
   if (command.json)
     std::printf("%s\n", planned.plan.to_json().dump(1).c_str());
   else
@@ -40,6 +42,7 @@ void add_plan_command(CLI::App& app, CliContext& context, int& exit_code) {
   auto command = std::make_shared<PlanCommand>();
   CLI::App* sub = app.add_subcommand("plan", "Show every kernel and flag this model would run with; loads no weights");
   add_model_options(*sub, command->model);
+  add_engine_options(*sub, command->model, command->engine);
   sub->add_flag("--json", command->json, "The whole plan as JSON, refused candidates and reasons included");
   sub->add_option("--device", command->device, "Device to plan for: cpu");
   sub->callback([command, &context, &exit_code] {

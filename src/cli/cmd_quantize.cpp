@@ -57,7 +57,7 @@ void add_quantize_command(CLI::App& app, CliContext& context, int& exit_code) {
                   "JSON of largest inputs by module, for input_scale (nvfp4); without it weights only")
       ->check(CLI::ExistingFile);
   cmd->add_option("--shard-gb", command->shard_gb, "Largest file, in 10^9 bytes")->check(number_from(0.001, 1000));
-  cmd->add_option("--threads", command->threads, "Worker threads; 0 takes every core")->check(CLI::Range(0, 1024));
+  cmd->add_option("--threads", command->threads, "Worker threads; 0 takes every core")->check(thread_count());
   cmd->callback([command, &context, &exit_code] {
     const Status status = quantize(*command, context);
     if (!status) exit_code = report(status.error());

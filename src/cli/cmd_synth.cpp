@@ -77,7 +77,7 @@ void add_synth_command(CLI::App& app, CliContext& context, int& exit_code) {
   cmd->add_option("--tokenizer", command->tokenizer, "Model whose tokenizer and template are copied");
   cmd->add_option("--seed", command->seed, "Same seed, same weights")->check(unsigned_number());
   cmd->add_option("--shard-gb", command->shard_gb, "Largest file, in 10^9 bytes")->check(number_from(0.001, 1000));
-  cmd->add_option("--threads", command->threads, "Worker threads; 0 takes every core")->check(CLI::Range(0, 1024));
+  cmd->add_option("--threads", command->threads, "Worker threads; 0 takes every core")->check(thread_count());
   cmd->callback([command, &context, &exit_code] {
     const Status status = synth(*command, context);
     if (!status) exit_code = report(status.error());

@@ -6,6 +6,7 @@
 #include <exception>
 #include <string>
 
+#include "checkpoint/mapping_guard.h"
 #include "cli/build_info.h"
 #include "cli/cli.h"
 
@@ -76,6 +77,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  plumb::install_mapping_guard();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {  // of a library; ours are values

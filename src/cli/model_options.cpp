@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "cli/value_checks.h"
+
 namespace plumb {
 namespace {
 
@@ -47,7 +49,7 @@ void add_model_options(CLI::App& command, ModelOptions& o) {
   add(command.add_option("--context", p.max_context, "Longest sequence in tokens; 0: the model's, or what fits"));
   add(command.add_option("--pages", p.pages, "KV pages of 64 tokens; 0: enough for the sequences, or what fits"));
   add(command.add_option("--kernel", o.kernels, "Pin a kernel: OP=NAME or PLACE=NAME, repeatable"));
-  add(command.add_option("--threads", o.threads, "Worker threads; 0: one a core")->check(CLI::Range(0, 4096)));
+  add(command.add_option("--threads", o.threads, "Worker threads; 0: one a core")->check(thread_count()));
 }
 
 Status finish_model_options(ModelOptions& o, const CliContext& context) {
@@ -62,7 +64,10 @@ Status finish_model_options(ModelOptions& o, const CliContext& context) {
   }
   for (const CLI::Option* option : o.options) {
     if (option->count() == 0) continue;
-    o.plan.sources[plan_name(*option)] = on_command_line(*option, context) ? "flag" : option->get_envname();
+    const std::string name = plan_name(*option);
+    o.plan.sources[name] = on_command_line(*option, context) ? "flag" : option->get_envname();
+    // A flag without a value has none to show.
+    o.plan.asked[name] = option->get_expected_max() == 0 ? "on" : option->results().back();
   }
   return Ok{};
 }

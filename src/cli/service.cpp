@@ -18,6 +18,9 @@ Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
   if (plan.mtp != "auto" && plan.mtp != "on" && plan.mtp != "off")
     return Error{
         Code::Usage, "--mtp '" + plan.mtp + "' is not a known value", "", {"--mtp auto", "--mtp on", "--mtp off"}};
+  const auto drafts = plan.sources.find("draft_tokens");
+  const std::string because = (drafts == plan.sources.end() ? "default" : drafts->second) + " draft_tokens " +
+                              std::to_string(flags.draft_tokens);
   if (flags.draft_tokens == 0) {
     if (plan.mtp == "on")
       return Error{Code::Unsupported,
@@ -25,7 +28,7 @@ Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
                    "--draft-tokens is 0, so nothing would be drafted",
                    {"--draft-tokens 1", "--mtp auto"}};
     plan.mtp = "off";
-    plan.sources.try_emplace("mtp", "--draft-tokens 0");
+    plan.sources.try_emplace("mtp", because);
     return Ok{};
   }
   if (plan.mtp == "off")
@@ -34,7 +37,7 @@ Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
                  "--mtp off leaves out the layer that drafts",
                  {"--mtp on"}};
   plan.mtp = "on";
-  plan.sources.try_emplace("mtp", "--draft-tokens " + std::to_string(flags.draft_tokens));
+  plan.sources.try_emplace("mtp", because);
   return Ok{};
 }
 
@@ -48,21 +51,6 @@ Status check_steps(const EngineFlags& flags) {
                    std::to_string(flags.draft_tokens) + " drafts each (--draft-tokens) take up to " +
                    std::to_string(rows) + " rows of a step, and prompts need at least one",
                {"--max-batch-tokens " + std::to_string(rows + 1) + " or more", "a smaller --max-running"}};
-}
-
-// The plan knows rows and sequences; what else the engine was asked for is shown beside them.
-void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Plan& plan) {
-  const auto add = [&](const char* name, const std::string& value) {
-    const auto source = options.plan.sources.find(name);
-    plan.flags.push_back({.name = name,
-                          .asked = value,
-                          .effective = value,
-                          .source = source == options.plan.sources.end() ? "default" : source->second});
-  };
-  add("chunk_tokens", std::to_string(flags.chunk_tokens));
-  add("queue", std::to_string(flags.queue_limit));
-  add("draft_tokens", std::to_string(flags.draft_tokens));
-  add("no_prefix_cache", flags.no_prefix_cache ? "on" : "off");
 }
 
 EngineOptions engine_options(const EngineFlags& flags, int max_context) {
@@ -138,6 +126,21 @@ void add_engine_options(CLI::App& command, ModelOptions& options, EngineFlags& f
   add(command.add_flag("--no-prefix-cache", flags.no_prefix_cache, "Compute every prompt from its first token"));
 }
 
+void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Plan& plan) {
+  const auto add = [&](const char* name, const std::string& value) {
+    const auto source = options.plan.sources.find(name);
+    const bool asked = source != options.plan.sources.end();
+    plan.flags.push_back({.name = name,
+                          .asked = asked ? options.plan.asked.at(name) : "default",
+                          .effective = value,
+                          .source = asked ? source->second : "default"});
+  };
+  add("chunk_tokens", std::to_string(flags.chunk_tokens));
+  add("queue", std::to_string(flags.queue_limit));
+  add("draft_tokens", std::to_string(flags.draft_tokens));
+  add("no_prefix_cache", flags.no_prefix_cache ? "on" : "off");
+}
+
 std::string Service::fingerprint() const {
   return Hash64()
       .add(model->opened.checkpoint->identity_hash())
@@ -146,15 +149,24 @@ std::string Service::fingerprint() const {
       .hex();
 }
 
-Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
-                                               const CliContext& context) {
+Status finish_service_options(ModelOptions& options, const EngineFlags& flags, const CliContext& context) {
   PLUMB_TRY_STATUS(finish_model_options(options, context));
   PLUMB_TRY_STATUS(choose_speculation(options, flags));
   PLUMB_TRY_STATUS(check_steps(flags));
-  for (const auto& [plan_name, flag] : {std::pair("max_rows", "max_batch_tokens"), {"max_sequences", "max_running"}})
-    if (const auto given = options.plan.sources.find(flag); given != options.plan.sources.end())
-      options.plan.sources[plan_name] = given->second;
-  ask_plan_for(engine_options(flags, options.plan.max_context), options.plan);
+  ModelPlanOptions& plan = options.plan;
+  for (const auto& [plan_name, flag] : {std::pair("max_rows", "max_batch_tokens"), {"max_sequences", "max_running"}}) {
+    const auto given = plan.sources.find(flag);
+    if (given == plan.sources.end()) continue;
+    plan.asked[plan_name] = plan.asked[flag];
+    plan.sources[plan_name] = given->second + " " + flag;
+  }
+  ask_plan_for(engine_options(flags, plan.max_context), plan);
+  return Ok{};
+}
+
+Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
+                                               const CliContext& context) {
+  PLUMB_TRY_STATUS(finish_service_options(options, flags, context));
   auto service = std::make_unique<Service>();
   PLUMB_TRY(service->source, resolve_model(options.model, context.hf_home));
   PLUMB_TRY_STATUS(read_texts(*service));

@@ -25,6 +25,10 @@ struct EngineFlags {
   bool no_prefix_cache = false;
 };
 void add_engine_options(CLI::App& command, ModelOptions& options, EngineFlags& flags);
+// Fills options.plan with what a server started with these options plans, so that `plumb plan` shows the same.
+Status finish_service_options(ModelOptions& options, const EngineFlags& flags, const CliContext& context);
+// The plan knows rows and sequences; what else the engine was asked for is shown beside them.
+void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Plan& plan);
 
 // Stays where it is; members are ended in reverse order.
 struct Service {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 namespace plumb {
 
@@ -28,6 +30,21 @@ inline CLI::Validator unsigned_number() {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error == std::errc() && end == text.data() + text.size()) return {};
         return "'" + text + "' is not an integer from 0 to 18446744073709551615";
+      },
+      "", "");
+}
+
+// Workers beyond a few a core only wait for each other.
+inline CLI::Validator thread_count() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+        const int most = std::max(16, 4 * cpus);
+        int value = -1;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= most) return {};
+        return "'" + text + "' is not a number of threads from 1 to " + std::to_string(most) + " (this machine has " +
+               std::to_string(cpus) + " CPUs); 0 takes one a core";
       },
       "", "");
 }

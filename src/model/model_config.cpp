@@ -127,8 +127,10 @@ void read_experts(ConfigReader& r, ModelConfig& c) {
 }
 
 void read_mlp_types(ConfigReader& r, ModelConfig& c) {
-  const int dense = std::min(r.integer("first_k_dense_replace", 0, glm(c, 3)), c.num_hidden_layers);
+  const json* first_dense = r.get("first_k_dense_replace");
   const json* list = r.get("mlp_layer_types");
+  const bool counted = first_dense != nullptr || list == nullptr;
+  const int dense = counted ? std::min(r.integer("first_k_dense_replace", 0, glm(c, 3)), c.num_hidden_layers) : 0;
   if (list == nullptr) {
     c.mlp_layer_types.assign(static_cast<size_t>(c.num_hidden_layers), MlpType::Sparse);
     std::fill_n(c.mlp_layer_types.begin(), dense, MlpType::Dense);
@@ -141,6 +143,15 @@ void read_mlp_types(ConfigReader& r, ModelConfig& c) {
     if (item != "dense" && item != "sparse")
       return r.ill_formed("mlp_layer_types", "'dense' or 'sparse' for each layer");
     c.mlp_layer_types.push_back(item == "dense" ? MlpType::Dense : MlpType::Sparse);
+  }
+  // The list wins over the count, but must begin as the count says when the file has both.
+  const auto sparse = std::find(c.mlp_layer_types.begin(), c.mlp_layer_types.end(), MlpType::Sparse);
+  const auto leading = static_cast<int>(sparse - c.mlp_layer_types.begin());
+  if (first_dense != nullptr && leading != dense) {
+    r.broken(
+        fmt::format("'first_k_dense_replace' is {}, but 'mlp_layer_types' begins with {} dense layers; a file that has "
+                    "only one of the two, the right one, can be read",
+                    dense, leading));
   }
 }
 

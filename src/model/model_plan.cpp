@@ -153,10 +153,14 @@ Status check_mixed(const ModelConfig& config, const WeightMap& map, const ModelP
 
 void add_flags(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out) {
   std::vector<FlagLine>& flags = out.plan.flags;
-  const auto add = [&](const char* flag, const std::string& asked, const std::string& effective) {
-    flags.push_back({.name = flag, .asked = asked, .effective = effective, .source = source_of(o, flag)});
+  const auto add = [&](const char* flag, const std::string& unasked, const std::string& effective) {
+    const auto asked = o.asked.find(flag);
+    flags.push_back({.name = flag,
+                     .asked = asked == o.asked.end() ? unasked : asked->second,
+                     .effective = effective,
+                     .source = source_of(o, flag)});
   };
-  const auto asked_number = [](int64_t value) { return value == 0 ? std::string("auto") : std::to_string(value); };
+  const std::string kDefault = "default", kAuto = "auto";
   add("backend", o.backend, o.backend == "auto" ? "cpu" : o.backend);
   add("isa", o.isa, out.plan.device.isas.empty() ? "generic" : to_string(out.plan.device.isas.back()));
   add("kv", o.kv, to_string(out.kv.latent));
@@ -167,12 +171,12 @@ void add_flags(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out
       : is_reference(o)       ? "f32"
                               : "f32 between ops, read as f32 or bf16 by each kernel");
   add("deterministic", o.deterministic ? "on" : "off", o.deterministic ? "on" : "off");
-  add("mtp", o.mtp, out.with_mtp ? "on" : "off");
-  add("max_rows", std::to_string(o.max_rows), std::to_string(out.limits.rows));
-  add("max_sequences", std::to_string(o.max_sequences), std::to_string(out.limits.sequences));
-  add("context", asked_number(o.max_context), std::to_string(out.max_context));
-  add("pages", asked_number(o.pages), std::to_string(out.pages));
-  add("page_tokens", std::to_string(o.page_tokens), std::to_string(out.kv.page_tokens));
+  add("mtp", kAuto, out.with_mtp ? "on" : "off");
+  add("max_rows", kDefault, std::to_string(out.limits.rows));
+  add("max_sequences", kDefault, std::to_string(out.limits.sequences));
+  add("context", kAuto, std::to_string(out.max_context));
+  add("pages", kAuto, std::to_string(out.pages));
+  add("page_tokens", kDefault, std::to_string(out.kv.page_tokens));
   for (const auto& [place, kernel] : o.pinned)
     flags.push_back(
         {.name = "kernel " + place, .asked = kernel, .effective = kernel, .source = source_of(o, "kernel")});

@@ -15,8 +15,9 @@
 
 namespace plumb {
 
-// Values as asked for; "auto" leaves the choice to the plan. `sources` says where a value came from, by option name
-// ("kv" -> "PLUMB_KV"); options that are not in it are defaults.
+// "auto" leaves the choice to the plan. By option name, `sources` says where a value came from ("kv" -> "PLUMB_KV") and
+// `asked` what was written there, which other flags may have made something else of ("mtp" of "draft_tokens"); options
+// that are in neither are defaults.
 struct ModelPlanOptions {
   std::string backend = "auto";                  // auto | cpu | reference
   std::string kv = "auto";                       // auto | f32 | bf16 | fp8
@@ -33,7 +34,7 @@ struct ModelPlanOptions {
   int max_context = 0;     // tokens of one sequence; 0: the model's own, or what fits
   int64_t pages = 0;       // of the KV cache; 0: enough for the sequences, or what fits
   int page_tokens = 64;
-  std::map<std::string, std::string> sources{};
+  std::map<std::string, std::string> sources{}, asked{};
 };
 
 struct PlanInput {

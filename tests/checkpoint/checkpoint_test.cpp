@@ -1,10 +1,15 @@
 // Folders of shards (formats.md 4.3; field-faults section 3: missing shards, short shards, indexes that lie).
 #include "checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/json_file.h"
+#include "checkpoint/mapping_guard.h"
 #include "checkpoint/model_source.h"
 #include "support/folder.h"
 #include "support/paths.h"
@@ -188,6 +193,33 @@ TEST(ModelSource, WhatIsNotThereIsSaidWithThePlacesLookedAt) {
   EXPECT_NE(words((folder / "file.gguf").string(), folder.path()).find("is a file"), std::string::npos);
   for (const char* bad : {"", "GLM-5", "../x/y", "a/../b", "a/b@../../etc", "a/b@", "/nowhere/model"})
     words(bad, folder.path());
+}
+
+// A shard cut short after it was mapped ends the process with the exit code of a broken checkpoint and its name.
+TEST(MappingGuard, AShardThatShrinksIsNamed) {
+  TemporaryFolder folder;
+  const size_t pages = 16 * 4096;
+  write_file(folder / "model.safetensors",
+             safetensors_image(R"({"model.a":{"dtype":"U8","shape":[65536],"data_offsets":[0,65536]}})", pages));
+  EXPECT_EXIT(
+      {
+        install_mapping_guard();
+        const auto checkpoint = Checkpoint::open(folder.path());
+        fs::resize_file(folder / "model.safetensors", 4096);
+        const volatile std::byte* data = checkpoint->find("model.a")->data;
+        std::exit(static_cast<int>(data[pages - 1]));
+      },
+      ::testing::ExitedWithCode(4), "model.safetensors: byte .* of .* cannot be read any more");
+}
+
+TEST(TextFiles, OnlyRegularFilesAreRead) {
+  TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder / "config.json").c_str(), 0600), 0);
+  const auto fifo = read_json(folder / "config.json");
+  ASSERT_FALSE(fifo);
+  EXPECT_NE(fifo.error().to_string().find("not a regular file"), std::string::npos);
+  EXPECT_FALSE(read_json(folder.path()));
+  EXPECT_FALSE(read_json("/dev/zero"));
 }
 
 TEST(StrictJson, RefusesWhatPlainParsersLetPass) {

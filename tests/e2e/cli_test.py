@@ -2,6 +2,7 @@
 
 usage: cli_test.py PLUMB MODEL
 """
+import json
 import os
 import pathlib
 import shutil
@@ -37,6 +38,10 @@ CASES = [
     (["render", "MODEL", "--user", "x", "--kwargs", "[1]"], 1, "--kwargs is no JSON object"),
     (["synth", "MODEL", "--out", "/dev/null/x", "--experts-only"], 2, "--experts-only has nothing to act on"),
     (RUN + ["--raw", "--no-thinking"], 2, "--no-thinking has nothing to act on"),
+    (RUN + ["--threads", "100000"], 1, "is not a number of threads from 1 to"),
+    (RUN + ["--threads", "-1"], 1, "is not a number of threads from 1 to"),
+    (["logits", "MODEL", "--prompt", "x", "--out", "/no/such/folder/x"], 1, "there is no folder /no/such/folder"),
+    (["logits", "MODEL", "--prompt", "x", "--out", "/tmp"], 1, "is a folder"),
 ]
 
 
@@ -78,6 +83,35 @@ def test_incomplete_checkpoint(plumb, model):
         check(run(plumb, ["inspect", str(broken)]), 4, "not a regular file")
         (broken / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
         check(run(plumb, ["tokenize", str(broken), "--text", "a"]), 4, "git lfs pull")
+
+
+def test_a_configuration_that_is_no_file(plumb, model):
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder) / "config.json"
+        os.mkfifo(config)
+        check(run(plumb, ["plan", folder]), 1, "config.json: is not a regular file")
+        config.unlink()
+        config.mkdir()
+        check(run(plumb, ["plan", folder]), 1, "config.json: is a folder, not a file")
+
+
+def flags_of(plumb, *arguments):
+    ended = run(plumb, ["plan", *arguments, "--json"])
+    assert ended.returncode == 0, ended.stderr
+    return {flag["name"]: flag for flag in json.loads(ended.stdout)["flags"]}
+
+
+def test_a_plan_shows_what_was_asked_and_what_is(plumb, model):
+    flags = flags_of(plumb, model)
+    assert all(flag["asked"] in ("auto", "default", "off", "transformers") for flag in flags.values()), flags
+    assert flags["mtp"]["asked"] == "auto" and flags["mtp"]["effective"] == "off", flags["mtp"]
+    assert flags["mtp"]["source"] == "default draft_tokens 0", flags["mtp"]
+    flags = flags_of(plumb, model, "--draft-tokens", "2", "--max-running", "8", "--kv", "fp8")
+    assert flags["mtp"]["asked"] == "auto" and flags["mtp"]["effective"] == "on", flags["mtp"]
+    assert flags["mtp"]["source"] == "flag draft_tokens 2", flags["mtp"]
+    assert flags["max_sequences"] == {"name": "max_sequences", "asked": "8", "effective": "8",
+                                      "source": "flag max_running"}, flags["max_sequences"]
+    assert flags["kv"]["asked"] == "fp8" and flags["kv"]["source"] == "flag", flags["kv"]
 
 
 def test_a_file_in_the_sockets_place_stays(plumb, model):

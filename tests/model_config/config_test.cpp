@@ -219,12 +219,24 @@ TEST(ModelConfig, UnknownKeysAreTold) {
 }
 
 TEST(ModelConfig, MlpTypes) {
-  const ModelConfig c = parsed(with(tiny(), "mlp_layer_types", {"sparse", "dense", "sparse", "dense"}));
-  EXPECT_TRUE(c.is_sparse_mlp(0));
+  const ModelConfig c = parsed(with(tiny(), "mlp_layer_types", {"dense", "sparse", "sparse", "dense"}));
+  EXPECT_TRUE(c.is_sparse_mlp(1));
   EXPECT_FALSE(c.is_sparse_mlp(3));
   expect_refused(with(tiny(), "mlp_layer_types", {"sparse", "dense"}), "mlp_layer_types");
   expect_refused(with(tiny(), "mlp_layer_types", {"sparse", "dense", "moe", "dense"}), "mlp_layer_types");
   EXPECT_FALSE(parsed(with(tiny(), "first_k_dense_replace", 100)).is_sparse_mlp(3));
+}
+
+// The list may have any order behind the layers that the count names; a file whose two keys disagree says nothing.
+TEST(ModelConfig, MlpTypesAndTheirCountMustAgree) {
+  const json list = {"sparse", "dense", "sparse", "dense"};
+  expect_refused(with(tiny(), "mlp_layer_types", list), "'first_k_dense_replace' is 1");
+  expect_refused(
+      with(with(tiny(), "mlp_layer_types", {"dense", "dense", "sparse", "sparse"}), "first_k_dense_replace", 3),
+      "begins with 2 dense layers");
+  json only_list = with(tiny(), "mlp_layer_types", list);
+  only_list.erase("first_k_dense_replace");
+  EXPECT_TRUE(parsed(only_list).is_sparse_mlp(0));
 }
 
 std::string kinds(const json& config) {
