@@ -218,7 +218,8 @@ def main():
     signal.signal(signal.SIGTERM, stop_everything)
     entries = read_list(options.build, options.only)
     env = dict(os.environ)
-    env.setdefault("PLUMB_TEST_PYTHON", sys.executable)
+    for entry in entries:
+        entry["command"] = [sys.executable if word == "@python" else word for word in entry["command"]]
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
         outcomes = list(pool.map(lambda entry: run_entry(entry, options.timeout, env), entries))
     print_details(outcomes)

@@ -52,18 +52,15 @@ class Scores {
   // Element (j, d) changes place with (j ^ span, d ^ span) where j and d differ in that bit.
   template <int span>
   static void exchange(Vec (&v)[kLanes]) {
-    Ints low, high;
-    for (int i = 0; i < kLanes; ++i) {
-      low[i] = (i & span) == 0 ? i : kLanes + (i ^ span);
-      high[i] = (i & span) == 0 ? i + span : kLanes + i;
-    }
+    constexpr auto low = [](int i) { return (i & span) == 0 ? i : kLanes + (i ^ span); };
+    constexpr auto high = [](int i) { return (i & span) == 0 ? i + span : kLanes + i; };
 #pragma GCC unroll 16
     for (int j = 0; j < kLanes; ++j) {
       if ((j & span) != 0) continue;
       const Vec a = v[j];
       const Vec b = v[j + span];
-      v[j] = __builtin_shuffle(a, b, low);
-      v[j + span] = __builtin_shuffle(a, b, high);
+      v[j] = shuffle(a, b, low);
+      v[j + span] = shuffle(a, b, high);
     }
   }
 

@@ -296,6 +296,13 @@ void multiply_fp4(const Span& span) {
   }
 }
 
+// How far ahead of `offset` in each of S strips to fetch: from a strip's last bytes on into the strip that is S
+// further, which is read next. Without this, every strip would begin with misses: 5 % of NVFP4's bytes at K = 4096.
+template <int S>
+int64_t fetch_ahead(const StripMatrix& w, int64_t offset) {
+  return offset + kAhead < w.strip_bytes ? kAhead : kAhead + (S - 1) * w.strip_bytes;
+}
+
 // Few rows: codes are looked up in registers, R rows times S strips at once.
 template <int R, int S>
 void rows_fp8(const Span& span) {
@@ -303,6 +310,7 @@ void rows_fp8(const Span& span) {
   for (int64_t kb = 0; kb < span.w.k_blocks(); ++kb) {
     const int quads = static_cast<int>(std::min<int64_t>(kPairs / 2, span.pairs() / 2 - kb * (kPairs / 2)));
     const std::byte* codes = span.first + kb * (kPanelStrip / 2);
+    const int64_t ahead = fetch_ahead<S>(span.w, kb * (kPanelStrip / 2));
     const uint32_t* x = span.x + kb * kPairs * R;
     __m512 sum[R][S];
     for (auto& row : sum)
@@ -312,7 +320,7 @@ void rows_fp8(const Span& span) {
       for (int s = 0; s < S; ++s) {
         __m512i first, second;
         table.decode(held(load(codes + s * span.w.strip_bytes)), first, second);
-        prefetch(codes + s * span.w.strip_bytes + kAhead);
+        prefetch(codes + s * span.w.strip_bytes + ahead);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           sum[r][s] = dot_pair(sum[r][s], first, _mm512_set1_epi32(static_cast<int>(x[r])));
@@ -343,12 +351,13 @@ void rows_fp4(const Span& span) {
   const int blocks = static_cast<int>(span.w.k / 16);
   for (int block = 0; block < blocks; block += 4) {
     const std::byte* group = span.first + block / 4 * kFp4GroupBytes;
+    const int64_t ahead = fetch_ahead<S>(span.w, block / 4 * kFp4GroupBytes);
     const uint32_t* x = span.x + block * 8 * R;
 #pragma GCC unroll 4
     for (int s = 0; s < S; ++s) {
       __m512 four[4];
       table.decode_scales(group + s * span.w.strip_bytes + 512, four);
-      prefetch(group + s * span.w.strip_bytes + 512 + kAhead);
+      prefetch(group + s * span.w.strip_bytes + 512 + ahead);
       for (int i = 0; i < 4; ++i) _mm512_store_ps(scale[s][i], four[i]);
     }
     const int count = std::min(4, blocks - block);
@@ -356,8 +365,8 @@ void rows_fp4(const Span& span) {
 #pragma GCC unroll 4
       for (int s = 0; s < S; ++s) {
         const std::byte* codes = group + s * span.w.strip_bytes + i * 128;
-        prefetch(codes + kAhead);
-        prefetch(codes + 64 + kAhead);
+        prefetch(codes + ahead);
+        prefetch(codes + 64 + ahead);
         __m512 sum[R];
         for (auto& lane : sum) lane = _mm512_setzero_ps();
 #pragma GCC unroll 2

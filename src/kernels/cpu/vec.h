@@ -56,24 +56,25 @@ inline Vec madd(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// Which lane of two vectors in a row each lane is taken from: lanes go to their neighbours' sums of two (`step` 1), then
-// of four (`step` 2), without leaving their quarter.
-constexpr int pair_lane(int lane, int step) {
-  const int quarter = lane / 4 * 4, at = lane % 4;
-  return step == 1 ? quarter + at / 2 + at % 2 * kLanes : quarter + at % 2 + at / 2 * kLanes;
+// Lane i of the result is lane lane_of(i) of a and b in a row; `lane_of` holds nothing and is known at compile time.
+template <class LaneOf, int... i>
+inline Vec shuffle_lanes(Vec a, Vec b, LaneOf, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(a, b, LaneOf{}(i)...);
 }
-template <int kStep, int... kLane>
-inline Vec sum_pairs(Vec a, Vec b, std::integer_sequence<int, kLane...>) {
-  return __builtin_shufflevector(a, b, pair_lane(kLane, kStep)...) +
-         __builtin_shufflevector(a, b, (pair_lane(kLane, kStep) + 2)...);
+template <class LaneOf>
+inline Vec shuffle(Vec a, Vec b, LaneOf lane_of) {
+  return shuffle_lanes(a, b, lane_of, std::make_integer_sequence<int, kLanes>{});
 }
 
 // Sums of the lanes of four vectors, each in one fixed order: within quarters of four lanes, then the quarters.
 inline void sum_lanes4(Vec a, Vec b, Vec c, Vec d, float* out) {
-  constexpr auto kEveryLane = std::make_integer_sequence<int, kLanes>{};
-  const Vec ab = sum_pairs<1>(a, b, kEveryLane);
-  const Vec cd = sum_pairs<1>(c, d, kEveryLane);
-  const Vec abcd = sum_pairs<2>(ab, cd, kEveryLane);
+  constexpr auto low = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes; };
+  constexpr auto high = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes + 2; };
+  constexpr auto even = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * kLanes; };
+  constexpr auto odd = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * kLanes + 2; };
+  const Vec ab = shuffle(a, b, low) + shuffle(a, b, high);
+  const Vec cd = shuffle(c, d, low) + shuffle(c, d, high);
+  const Vec abcd = shuffle(ab, cd, even) + shuffle(ab, cd, odd);
   using Four = float __attribute__((vector_size(16)));
   struct Quarters {
     Four q[kLanes / 4];
