@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "checkpoint/json_file.h"
 #include "checkpoint/model_source.h"
 #include "checkpoint/safetensors.h"
 #include "cli/cli.h"
 #include "cli/model_options.h"
+#include "cli/token_input.h"
 #include "model/runner.h"
 #include "model/tap_recorder.h"
 #include "text/tokenizer.h"
@@ -30,28 +30,10 @@ struct LogitsCommand {
   int chunk = 512;
 };
 
-// A JSON list, or numbers separated by blanks, commas or line ends.
-Result<std::vector<int32_t>> parse_ids(const std::string& path) {
-  PLUMB_TRY(std::string text, read_text_file(path, size_t{64} << 20));
-  for (char& c : text)
-    if (c == '[' || c == ']' || c == ',') c = ' ';
-  std::istringstream in(text);
-  std::vector<int32_t> ids;
-  for (std::string word; in >> word;) {
-    size_t used = 0;
-    long long id = -1;
-    if (word.size() <= 10 && word.find_first_not_of("0123456789") == std::string::npos) id = std::stoll(word, &used);
-    if (used != word.size() || id > INT32_MAX)
-      return Error{Code::Usage, path + ": '" + word + "' is not a token id", "", {"a list such as [1, 2, 3]"}};
-    ids.push_back(static_cast<int32_t>(id));
-  }
-  return ids;
-}
-
 Result<std::vector<int32_t>> input_ids(const LogitsCommand& command, const std::filesystem::path& folder) {
   std::vector<int32_t> ids;
   if (!command.ids_file.empty()) {
-    PLUMB_TRY(ids, parse_ids(command.ids_file));
+    PLUMB_TRY(ids, read_ids(command.ids_file));
   } else {
     PLUMB_TRY(const Tokenizer tokenizer, Tokenizer::load(folder));
     PLUMB_TRY(ids, tokenizer.encode(command.prompt));

@@ -1,0 +1,112 @@
+#include "cli/codes.h"
+
+#include <algorithm>
+
+namespace plumb {
+namespace {
+
+constexpr std::string_view kKind = "Kinds of error of a command, and exit codes";
+constexpr std::string_view kAnswer = "Codes in answers of the server";
+constexpr std::string_view kFault = "Numerical faults";
+constexpr std::string_view kRefusal = "Reasons why a kernel was refused, in the plan";
+
+constexpr CodeText kCodes[] = {
+    {"usage", kKind, "exit code 1: an unknown flag or a value that is not one",
+     "the message names the flag and the values that work; `plumb COMMAND --help` lists all"},
+    {"not_found", kKind, "exit code 1: a file, folder, tensor or key is missing",
+     "check the path; a model is a folder with config.json, or org/name in the Hugging Face cache (`HF_HOME`)"},
+    {"environment", kKind, "exit code 1: port taken, out of memory, disk full, no permission",
+     "free what the message names, or ask for less: a smaller `--context` or `--pages`, another `--port`"},
+    {"unsupported", kKind, "exit code 2: the wish was understood and can't be honoured; nothing was started",
+     "use one of the values after `works instead`; `plumb plan MODEL --json` has every candidate and its refusal"},
+    {"verification", kKind,
+     "exit code 3: a check of the numbers failed; the message names check, layer, op, kernel, figure and bound",
+     "run `plumb check MODEL`: it names the kernels that pass and the flags that select them; if none passes, the "
+     "checkpoint or the machine is at fault: compare with `--backend reference`"},
+    {"corrupt", kKind, "exit code 4: the checkpoint is broken or contradicts itself",
+     "fetch the named file again and compare its size and checksum with the source; often a download was cut short"},
+    {"peer", kKind, "exit code 5: a rank or a device was lost", "look at the first rank that ended; restart all ranks"},
+    {"cancelled", kKind, "exit code 1: whoever asked went away", "nothing; ask again"},
+    {"internal", kKind, "exit code 70: a bug in plumb", "please report the message"},
+
+    {"invalid_value", kAnswer, "400: a field is out of its range or of the wrong form", "`param` names the field"},
+    {"invalid_type", kAnswer, "400: a field has another JSON type than it should", "`param` names the field"},
+    {"invalid_json", kAnswer, "400: the body is no JSON, has a key twice, or nests too deep", "send valid JSON"},
+    {"missing_required_parameter", kAnswer, "400: a field that must be there is not", "`param` names the field"},
+    {"unsupported_parameter", kAnswer, "400: the field is known and what it asks for is not offered",
+     "leave it out; a field is never ignored silently"},
+    {"unknown_parameter", kAnswer, "400: nobody knows this field, and the server was started with --strict-fields",
+     "correct its name, or start without that flag"},
+    {"unsupported_content", kAnswer, "400: a message has content of a kind the model can't read", "send text"},
+    {"unsupported_content_type", kAnswer, "415: the request's content type is not JSON",
+     "send `Content-Type: application/json`"},
+    {"context_length_exceeded", kAnswer, "400: prompt and answer are longer than the context",
+     "a shorter prompt, a smaller `max_tokens`, or a server with a larger `--context`"},
+    {"template_error", kAnswer, "400: the chat template refused the conversation", "the message names its line"},
+    {"no_chat_template", kAnswer, "400: the checkpoint has no chat template", "use /v1/completions"},
+    {"tokenizer_error", kAnswer, "the text could not be tokenised", "the message says where"},
+    {"invalid_api_key", kAnswer, "401: the key is missing or wrong", "send `Authorization: Bearer KEY`"},
+    {"model_not_found", kAnswer, "404: no model of that name is served", "GET /v1/models lists the names"},
+    {"unknown_url", kAnswer, "404: there is nothing at this path", "see docs/api.md for what there is"},
+    {"method_not_allowed", kAnswer, "405: the path is there for another method", "the `Allow` header names it"},
+    {"deadline_exceeded", kAnswer, "the request took longer than its deadline", "ask for fewer tokens or more time"},
+    {"queue_full", kAnswer, "429: as many requests wait as may", "try again after `Retry-After`; or a larger --queue"},
+    {"unavailable", kAnswer, "503: the server is loading, verifying or draining", "try again after `Retry-After`"},
+    {"internal_error", kAnswer, "500: a bug in plumb", "please report the message"},
+
+    {"numerical_fault", kFault, "500: this request's numbers went bad; the other requests went on",
+     "`code` names the kind; with the `incident_id`, `plumb replay CAPTURE` repeats the op that failed"},
+    {"nan_detected", kFault, "a value that is not a number appeared; the record names layer, op, tensor and row",
+     "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
+    {"inf_detected", kFault, "a value became infinite: an overflow, or a scale that was misread",
+     "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
+    {"drift_detected", kFault, "an op's result was finite and further from the reference than its contract allows",
+     "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
+
+    {"op", kRefusal, "the kernel computes another operation", "pin it where its op is: `--kernel PLACE=NAME`"},
+    {"arch", kRefusal, "the machine lacks the instructions the kernel was built for",
+     "`plumb plan MODEL` shows what the machine has"},
+    {"weight.element", kRefusal, "the weight's elements are of another type", "a kernel or checkpoint of that format"},
+    {"weight.block", kRefusal, "the weight's scales stand for blocks of another shape", "a kernel for this block"},
+    {"weight.scale", kRefusal,
+     "the weight's scales are of another type: f32 scales are never read as ue8m0, nor the reverse",
+     "a kernel that reads this scale type; converting f32 to ue8m0 scales means quantising again: `plumb quantize`"},
+    {"reads", kRefusal, "the kernel rounds its input more than the plan allows", "another `--activations`"},
+    {"kv", kRefusal, "the kernel reads another KV-cache format", "another `--kv`, or a kernel for this one"},
+    {"index_key", kRefusal, "the kernel reads another index-key format", "another `--index-keys`"},
+    {"limits", kRefusal, "a shape is beyond what the kernel was built for (limits.n_multiple, limits.m_max ...)",
+     "another kernel; the refusal has both numbers"},
+    {"round_bf16", kRefusal, "the kernel can't round its results to bf16", "`--activations auto`"},
+    {"norm_two_roundings", kRefusal, "the kernel rounds once in RMSNorm", "`--numeric-profile engine`"},
+    {"index_hadamard", kRefusal, "the kernel does not rotate index keys", "`--numeric-profile transformers`"},
+    {"deterministic", kRefusal, "the kernel's bits may differ from run to run",
+     "another kernel, or no --deterministic"},
+    {"batch_invariant", kRefusal, "the kernel's bits depend on the batch", "another kernel, or no --deterministic"},
+};
+
+}  // namespace
+
+std::span<const CodeText> all_codes() { return kCodes; }
+
+const CodeText* find_code(std::string_view code) {
+  if (code.starts_with("limits.")) code = "limits";
+  const auto* found =
+      std::find_if(std::begin(kCodes), std::end(kCodes), [&](const CodeText& c) { return c.code == code; });
+  return found == std::end(kCodes) ? nullptr : found;
+}
+
+std::string codes_markdown() {
+  std::string text;
+  std::string_view group;
+  for (const CodeText& c : kCodes) {
+    if (c.group != group) {
+      group = c.group;
+      text += (text.empty() ? "**" : "\n**") + std::string(group) +
+              "**\n\n| code | meaning | what to do |\n|---|---|---|\n";
+    }
+    text += "| `" + std::string(c.code) + "` | " + std::string(c.means) + " | " + std::string(c.fix) + " |\n";
+  }
+  return text;
+}
+
+}  // namespace plumb
