@@ -1,4 +1,5 @@
-// Every figure is a median of ratios of pairs: the read probe (1 GB, all cores), then one step, in the same process.
+// Every figure is a median of ratios of pairs: the probe (1 GB read by all cores; on a device, 1 GB zeroed), then one
+// step, in the same process.
 // The bytes a step must read: every weight outside the experts, the experts its rows chose, the head, and the cache.
 #include "cli/bench_decode.h"
 
@@ -97,6 +98,7 @@ Result<double> DecodeBench::step() {
   const double seconds = seconds_of([&] {
     Result<StepOutput> output = runner_.step(rows);
     if (!output) status = output.error();
+    runner_.executor().memory().synchronise(runner_.executor().stream());
   });
   PLUMB_TRY_STATUS(std::move(status));
   return seconds;
@@ -148,7 +150,7 @@ void print(const BenchDecodeOptions& o, const Demand& d, double ratio, double ba
   std::printf("rows %d, context %d: reads %.1f MB (weights %.1f, head %.1f, cache %.1f)\n", o.rows, o.context,
               static_cast<double>(d.total()) / 1e6, static_cast<double>(d.weights) / 1e6,
               static_cast<double>(d.head) / 1e6, static_cast<double>(d.cache) / 1e6);
-  std::printf("step %.2f ms (median of %d), read probe %.1f GB/s, bytes over bandwidth %.1f %% of the step\n",
+  std::printf("step %.2f ms (median of %d), probe %.1f GB/s, bytes over bandwidth %.1f %% of the step\n",
               step_seconds * 1e3, o.pairs, bandwidth / 1e9, ratio * 100);
 }
 
@@ -173,13 +175,21 @@ Status bench_decode(BenchDecodeOptions& options, const CliContext& context) {
   PLUMB_TRY_STATUS(bench.fill());
   PLUMB_TRY(const Demand demand, bench.demand());
   ThreadPool pool(options.model.threads);
-  const std::unique_ptr<std::byte[]> probe(new std::byte[kProbeBytes]);
-  std::fill_n(probe.get(), kProbeBytes, std::byte{1});
+  const Memory& memory = runner->executor().memory();
+  Stream& stream = runner->executor().stream();
+  PLUMB_TRY(const auto probe, memory.allocate(kProbeBytes, "the bandwidth probe"));
+  if (memory.where == Where::Host) std::fill_n(probe.get(), kProbeBytes, std::byte{1});
   std::vector<double> ratios, bandwidths, steps;
   for (int i = 0; i < options.pairs; ++i) {
     uint64_t sum = 0;
-    const double bandwidth =
-        static_cast<double>(kProbeBytes) / seconds_of([&] { sum = cpu::read_all(probe.get(), kProbeBytes, pool); });
+    const double bandwidth = static_cast<double>(kProbeBytes) / seconds_of([&] {
+                               if (memory.where == Where::Host) {
+                                 sum = cpu::read_all(probe.get(), kProbeBytes, pool);
+                               } else {
+                                 memory.clear(probe.get(), kProbeBytes, stream);
+                                 memory.synchronise(stream);
+                               }
+                             });
     PLUMB_CHECK(sum != 1, "the probe read something else");
     PLUMB_TRY(const double seconds, bench.step());
     ratios.push_back(static_cast<double>(demand.total()) / bandwidth / seconds);

@@ -74,13 +74,13 @@ ModelServices services_of(const Service& s) {
                   .tokenizer = &*s.tokenizer,
                   .chat_template = s.chat_template ? &*s.chat_template : nullptr,
                   .root = s.source.folder.string(),
-                  .model_type = s.model->config().model_type_name(),
-                  .vocab_size = s.model->config().vocab_size,
+                  .model_type = s.model().config().model_type_name(),
+                  .vocab_size = s.model().config().vocab_size,
                   .eos_ids = s.eos_ids,
                   .default_temperature = s.generation.temperature.value_or(1.0f),
                   .default_top_p = s.generation.top_p.value_or(1.0f),
                   .default_top_k = s.generation.top_k.value_or(0)};
-  const LoadedModel& model = *s.model;
+  const LoadedModel& model = s.model();
   const LayerSources& last = model.opened.map.layers.back();
   m.weight_format =
       last.experts.empty() ? last.mlp->gate_proj.format.to_string() : last.experts.front().gate_proj.format.to_string();
@@ -126,10 +126,10 @@ Status serve(ServeCommand& command, const CliContext& context) {
   log_info("listening on " + command.server.http.host + ":" + std::to_string(server.port()) + ", loading " +
            command.model.model);
   PLUMB_TRY(const std::unique_ptr<Service> service, start_service(command.model, command.engine, context));
-  for (const std::string& note : service->model->planned.plan.notes) log_info("plan: " + note);
+  for (const std::string& note : service->model().planned.plan.notes) log_info("plan: " + note);
   server.set_model(services_of(*service));
   server.set_state(ServerState::Ready);
-  log_info("ready: " + command.server.served_names.front() + ", plan " + service->model->planned.plan.fingerprint() +
+  log_info("ready: " + command.server.served_names.front() + ", plan " + service->model().planned.plan.fingerprint() +
            ", context " + std::to_string(service->engine->max_context()) + " tokens, not verified before ready");
   wait_for_signal(signals);
   end_at_second_signal(signals);

@@ -37,7 +37,7 @@ void add_model_options(CLI::App& command, ModelOptions& o) {
   ModelPlanOptions& p = o.plan;
   const auto add = [&](CLI::Option* option) { o.options.push_back(option); };
   command.add_option("model", o.model, "Model folder, or org/name in the local Hugging Face cache")->required();
-  add(command.add_option("--backend", p.backend, "auto, cpu, or reference (exact and slow)"));
+  add(command.add_option("--backend", p.backend, "auto, cpu, cuda, or reference (exact and slow)"));
   add(command.add_option("--isa", p.isa, "Highest instruction set to use: auto, generic, avx2, avx512, avx512bf16"));
   add(command.add_option("--kv,--kv-cache-dtype", p.kv, "KV cache: auto, bf16, fp8, f32"));
   add(command.add_option("--index-keys", p.index_keys, "Indexer key cache: auto, bf16, fp8, f32"));

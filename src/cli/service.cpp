@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "cli/build_info.h"
-#include "device/host_memory.h"
 
 namespace plumb {
 namespace {
@@ -78,34 +77,19 @@ Status read_texts(Service& service) {
 
 Status load_weights(Service& service, ModelOptions& options) {
   LoadBar bar;
-  LoadModelOptions load{.device = detect_cpu(), .plan = options.plan};
-  load.load.progress = [&bar](const LoadProgress& p) { bar.update(p); };
-  PLUMB_TRY(service.model, load_model(service.source.folder, service.registry, *service.pool, load));
+  InstanceOptions instance{.plan = options.plan};
+  instance.load.progress = [&bar](const LoadProgress& p) { bar.update(p); };
+  PLUMB_TRY(service.instance, open_instance(service.source.folder, service.registry, *service.pool, instance));
   bar.finish();
-  for (const std::string& warning : service.model->opened.checkpoint->warnings()) log_warn(warning);
+  for (const std::string& warning : service.model().opened.checkpoint->warnings()) log_warn(warning);
   return Ok{};
 }
 
 Status start_engine(Service& service, const EngineFlags& flags) {
-  const PlannedModel& planned = service.model->planned;
-  PLUMB_TRY(service.cache, KvCache::make(service.model->config(), planned.with_mtp, planned.kv, planned.pages));
-  EngineOptions options = engine_options(flags, planned.max_context);
+  EngineOptions options = engine_options(flags, service.model().planned.max_context);
   // Rows of the embedding beyond the tokenizer's ids are padding and must never be drawn.
-  options.vocab_size = std::min(service.model->config().vocab_size, service.tokenizer->vocab_size());
-  PLUMB_TRY(service.buffers, make_buffers(service.model->config(), planned.limits));
-  PLUMB_TRY(service.workspace, allocate_host(planned.plan.workspace_bytes, "kernel workspace"));
-  service.executor = std::make_unique<Executor>(planned.plan, Stream{.pool = service.pool.get(),
-                                                                     .workspace = service.workspace.get(),
-                                                                     .workspace_bytes = planned.plan.workspace_bytes});
-  const Forward forward{.config = service.model->config(),
-                        .weights = service.model->weights,
-                        .sites = planned.sites,
-                        .executor = *service.executor,
-                        .cache = *service.cache,
-                        .buffers = *service.buffers,
-                        .numerics = planned.numerics,
-                        .latent_norm_eps = planned.latent_norm_eps};
-  PLUMB_TRY(service.engine, Engine::start(forward, options));
+  options.vocab_size = std::min(service.model().config().vocab_size, service.tokenizer->vocab_size());
+  PLUMB_TRY(service.engine, Engine::start(service.instance->forward(), options));
   return Ok{};
 }
 
@@ -143,8 +127,8 @@ void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Pla
 
 std::string Service::fingerprint() const {
   return Hash64()
-      .add(model->opened.checkpoint->identity_hash())
-      .add(model->planned.plan.fingerprint())
+      .add(model().opened.checkpoint->identity_hash())
+      .add(model().planned.plan.fingerprint())
       .add(build_id())
       .hex();
 }
@@ -173,8 +157,9 @@ Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const Engi
   service->registry = make_registry();
   service->pool = std::make_unique<ThreadPool>(options.threads);
   PLUMB_TRY_STATUS(load_weights(*service, options));
-  add_engine_flags(options, flags, service->model->planned.plan);
-  service->eos_ids.assign(service->model->config().eos_token_ids.begin(), service->model->config().eos_token_ids.end());
+  add_engine_flags(options, flags, service->instance->model->planned.plan);
+  service->eos_ids.assign(service->model().config().eos_token_ids.begin(),
+                          service->model().config().eos_token_ids.end());
   for (const int id : service->generation.eos_token_ids)
     if (std::find(service->eos_ids.begin(), service->eos_ids.end(), id) == service->eos_ids.end())
       service->eos_ids.push_back(id);

@@ -10,7 +10,7 @@
 #include "checkpoint/model_source.h"
 #include "cli/model_options.h"
 #include "engine/engine.h"
-#include "model/model_config.h"
+#include "model/instance.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -35,17 +35,14 @@ struct Service {
   ModelSource source{};
   Registry registry{};
   std::unique_ptr<ThreadPool> pool{};
-  std::unique_ptr<LoadedModel> model{};
-  std::optional<KvCache> cache{};
-  ForwardBuffersPtr buffers{};
-  std::shared_ptr<std::byte> workspace{};
-  std::unique_ptr<Executor> executor{};
+  std::unique_ptr<ModelInstance> instance{};
   GenerationConfig generation{};
   std::optional<Tokenizer> tokenizer{};
   std::optional<ChatTemplate> chat_template{};
   std::vector<int32_t> eos_ids{};  // of config.json and generation_config.json
   std::unique_ptr<Engine> engine{};
 
+  const LoadedModel& model() const { return *instance->model; }
   // Of checkpoint, plan and build: 16 hex digits, in every answer's system_fingerprint.
   std::string fingerprint() const;
 };

@@ -15,8 +15,9 @@ Error absent() {
 }  // namespace
 
 std::string cuda_architectures() { return ""; }
+void require_cuda(int, const char*) {}
 Result<CudaInfo> find_cuda(int) { return absent(); }
-Result<CudaStream> CudaStream::open(int, size_t) { return absent(); }
+Result<CudaStream> CudaStream::open(int) { return absent(); }
 Memory CudaStream::memory() const { return host_memory(); }
 
 }  // namespace plumb

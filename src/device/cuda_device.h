@@ -28,15 +28,18 @@ std::string cuda_architectures();
 // Refuses a device this build has no code for, naming both.
 Result<CudaInfo> find_cuda(int ordinal);
 
-// One stream with its workspace, on a device made current for the calling thread.
+// After load a CUDA error means that the device or our code is lost: nothing computed since can be trusted. `status` is
+// a cudaError_t; unless it is success, the process ends with the exit code of a lost device, naming `what`.
+void require_cuda(int status, const char* what);
+
+// One stream, on a device made current for the calling thread.
 class CudaStream {
  public:
-  static Result<CudaStream> open(int ordinal, size_t workspace_bytes);
-  Stream& stream() { return *stream_; }
+  static Result<CudaStream> open(int ordinal);
+  void* handle() const { return owner_.get(); }  // cudaStream_t
   Memory memory() const;
 
  private:
-  std::unique_ptr<Stream> stream_{};
   std::shared_ptr<void> owner_{};
 };
 

@@ -35,12 +35,19 @@ namespace {
 void copy(void* to, const void* from, size_t bytes, Stream&) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
+void zero(void* to, size_t bytes, Stream&) { std::memset(to, 0, bytes); }
 void nothing(Stream&) {}
 
 }  // namespace
 
 Memory host_memory() {
-  return {.where = Where::Host, .allocate = allocate_host, .upload = copy, .download = copy, .synchronise = nothing};
+  return {.where = Where::Host,
+          .allocate = allocate_host,
+          .allocate_staging = allocate_host,
+          .upload = copy,
+          .download = copy,
+          .clear = zero,
+          .synchronise = nothing};
 }
 
 }  // namespace plumb

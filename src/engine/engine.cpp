@@ -1,9 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -24,16 +22,6 @@ StepSizes step_sizes(const EngineOptions& options, int context, int page_tokens)
           .sequences = options.max_running,
           .pages_per_sequence = static_cast<int>(pages_for(context, page_tokens)),
           .page_tokens = page_tokens};
-}
-
-// The exponent of infinities and NaNs is all ones.
-bool row_is_finite(const Tensor& rows, int row) {
-  const float* x = rows.row_f32(row);
-  uint32_t bad = 0;
-  for (int64_t i = 0; i < rows.dim(1); ++i) {
-    bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x[i]) & 0x7f800000u) == 0x7f800000u);
-  }
-  return bad == 0;
 }
 
 TokenLogprob floored(int32_t id, float logprob) { return {.id = id, .logprob = std::max(logprob, -9999.0f)}; }
@@ -220,8 +208,9 @@ void Engine::step() {
     options_.observer({.number = counts_.steps, .items = batch_.items, .input = input, .output = output});
   }
   sample(output);
+  const Tensor finite = forward_.executor.to_host(output.finite, finite_rows_);
   results_.clear();
-  for (const BatchItem& item : batch_.items) results_.push_back(settle(item, output));
+  for (const BatchItem& item : batch_.items) results_.push_back(settle(item, finite));
   if (drafter_) drafter_->run(builder_, batch_.items, results_, output, sampler_);
   for (const BatchItem& item : batch_.items) end_settled(item);
   wipe_quarantine();
@@ -262,7 +251,7 @@ void Engine::sample(const StepOutput& output) {
   sampler_.run(output.logits);
 }
 
-ItemResult Engine::settle(const BatchItem& item, const StepOutput& output) {
+ItemResult Engine::settle(const BatchItem& item, const Tensor& finite) {
   Sequence& s = *item.sequence;
   const int known = s.known();
   ItemResult result{};
@@ -270,7 +259,7 @@ ItemResult Engine::settle(const BatchItem& item, const StepOutput& output) {
     const int ahead = item.begin + row - known;
     if (ahead >= 0 && s.tokens[static_cast<size_t>(item.begin + row)] != s.drafts[static_cast<size_t>(ahead)]) break;
     if (ahead >= 0) ++s.usage.accepted_draft_tokens;
-    if (!settle_row(item, row, output)) break;
+    if (!settle_row(item, row, *finite.row_i32(item.first_row + row) != 0)) break;
     result.valid_rows = row + 1;
   }
   const int accepted = std::max(0, item.begin + result.valid_rows - known);
@@ -284,9 +273,9 @@ ItemResult Engine::settle(const BatchItem& item, const StepOutput& output) {
 }
 
 // False: the row is poisoned, and the sequence ends.
-bool Engine::settle_row(const BatchItem& item, int row, const StepOutput& output) {
+bool Engine::settle_row(const BatchItem& item, int row, bool finite) {
   Sequence& s = *item.sequence;
-  if (!row_is_finite(output.hidden, item.first_row + row)) {
+  if (!finite) {
     record_fault(item, row, "hidden state");
     return false;
   }
@@ -390,14 +379,14 @@ void Engine::finish(Sequence& s, TokenEvent last) {
 void Engine::wipe_quarantine() {
   if (pool_.quarantined().empty()) return;
   const int layers = forward_.config.num_hidden_layers + (drafter_ ? 1 : 0);
+  const auto clear = [&](std::byte* pages, int32_t page, int64_t bytes) {
+    forward_.executor.memory().clear(pages + page * bytes, static_cast<size_t>(bytes), forward_.executor.stream());
+  };
   for (int layer = 0; layer < layers; ++layer) {
     const KvView view = forward_.cache.view(layer);
     for (const int32_t page : pool_.quarantined()) {
-      std::memset(view.latent + page * view.geometry.latent_page_bytes(), 0,
-                  static_cast<size_t>(view.geometry.latent_page_bytes()));
-      if (view.index_keys == nullptr) continue;
-      std::memset(view.index_keys + page * view.geometry.index_page_bytes(), 0,
-                  static_cast<size_t>(view.geometry.index_page_bytes()));
+      clear(view.latent, page, view.geometry.latent_page_bytes());
+      if (view.index_keys != nullptr) clear(view.index_keys, page, view.geometry.index_page_bytes());
     }
   }
   pool_.readmit_all();

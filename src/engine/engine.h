@@ -56,8 +56,8 @@ class Engine final : public EngineApi {
   void step();
   void account_schedule();
   void sample(const StepOutput& output);
-  ItemResult settle(const BatchItem& item, const StepOutput& output);
-  bool settle_row(const BatchItem& item, int row, const StepOutput& output);
+  ItemResult settle(const BatchItem& item, const Tensor& finite);
+  bool settle_row(const BatchItem& item, int row, bool finite);
   void accept_token(Sequence& sequence, const SampleOut& drawn);
   void score_prompt(Sequence& sequence, const SampleOut& scored, int32_t id);
   void record_fault(const BatchItem& item, int row, const char* what);
@@ -94,6 +94,7 @@ class Engine final : public EngineApi {
   std::vector<std::shared_ptr<TokenStream>> to_wake_{};
   Batch batch_{};
   std::vector<ItemResult> results_{};
+  std::vector<std::byte> finite_rows_{};  // StepOutput::finite, where it had to be copied
   EngineStats counts_{};
   uint64_t next_arrival_ = 0;
   uint64_t round_ = 0;  // of the loop

@@ -10,7 +10,6 @@ Drafter::Drafter(Forward& forward, int draft_tokens, const StepSizes& sizes)
   const size_t most = static_cast<size_t>(sizes.sequences);
   rounds_.reserve(most);
   for (std::vector<int32_t>* array : {&tokens_, &positions_, &sequence_, &rows_, &logit_rows_}) array->reserve(most);
-  hidden_.resize(most * static_cast<size_t>(forward.config.hidden_size));
 }
 
 void Drafter::run(StepBuilder& step, std::span<const BatchItem> items, std::span<const ItemResult> results,
@@ -68,16 +67,14 @@ StepOutput Drafter::later_pass(const StepInput& step, const StepOutput& before, 
   }
   logit_rows_.resize(rows_.size());
   std::iota(logit_rows_.begin(), logit_rows_.end(), 0);
-  Tensor hidden(hidden_.data(), DType::F32, {count, forward_.config.hidden_size});
-  forward_.executor.run(forward_.sites.gather, count,
-                        GatherRowsArgs{.x = before.hidden, .rows = rows_.data(), .y = hidden});
   StepInput input = step;
   input.token_ids = tokens_.data();
   input.paging.rows = count;
   input.paging.positions = positions_.data();
   input.paging.sequence = sequence_.data();
   input.logit_rows = logit_rows_;
-  return mtp_forward(forward_, input, hidden, forward_.config.index_share_for_mtp_iteration);
+  input.hidden_rows = rows_;
+  return mtp_forward(forward_, input, before.hidden, forward_.config.index_share_for_mtp_iteration);
 }
 
 void Drafter::take_drafts(const StepOutput& output, Sampler& sampler) {

@@ -42,7 +42,6 @@ class Drafter {
   int page_tokens_ = 64;
   std::vector<Round> rounds_{};  // sequences still drafting
   std::vector<int32_t> tokens_{}, positions_{}, sequence_{}, rows_{}, logit_rows_{};
-  std::vector<float> hidden_{};  // [sequences, hidden_size]: z of each sequence's last row
 };
 
 }  // namespace plumb

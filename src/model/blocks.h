@@ -29,12 +29,15 @@ void write_index_keys(const LayerStep& s);
 void select_positions(const LayerStep& s);  // model.md 3.7, 3.8: fills s.selection; reads x and q_latent
 void mlp_block(const LayerStep& s);         // model.md 3.10: dense MLP, or router, experts and shared expert
 
-// Copies ids, positions and angles into the buffers, with padding rows made harmless.
-void prepare_step(Forward& f, const StepInput& step);
+// Copies ids, positions and angles into the buffers, with padding rows made harmless. `shape` says what kind of step;
+// what follows from its rows and positions is filled in, in ForwardBuffers::shape.
+void prepare_step(Forward& f, const StepInput& step, StepShape shape = {});
+// Runs `launches`, or replays what they were recorded as in an earlier step of the same shape.
+void run_step(Forward& f, const std::function<void()>& launches);
 // Attention and MLP of one layer with the norms in front of them. `residual` += the layer's attention output; the MLP's
 // is left in `delta` for the next norm, which adds it.
 void decoder_layer(const LayerStep& s, bool add_delta);
-// lm_head on the chosen rows of `hidden`.
-Tensor logits_of(Forward& f, const Tensor& hidden, std::span<const int32_t> logit_rows);
+// lm_head on the step's logit rows of `hidden`; fills ForwardBuffers::logits.
+void compute_logits(Forward& f, const Tensor& hidden);
 
 }  // namespace plumb

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "device/host_memory.h"
-
 namespace plumb {
 namespace {
 
@@ -35,8 +33,7 @@ class Carver {
 };
 
 int64_t sequences_of(const ForwardLimits& limits) { return limits.sequences > 0 ? limits.sequences : limits.rows; }
-constexpr int kMinPageTokens = 16;
-int64_t table_columns(const ForwardLimits& limits) { return limits.context / kMinPageTokens + 2; }
+int64_t table_columns(const ForwardLimits& limits) { return limits.context / limits.page_tokens + 2; }
 
 void carve_step(const ModelConfig& c, const ForwardLimits& limits, ForwardBuffers::StepArrays& s, Carver& carver) {
   const int64_t rows = limits.rows;
@@ -47,6 +44,7 @@ void carve_step(const ModelConfig& c, const ForwardLimits& limits, ForwardBuffer
   s.positions = carver.array<int32_t>(rows);
   s.sequence = carver.array<int32_t>(rows);
   s.logit_rows = carver.array<int32_t>(limits.logit_rows);
+  s.hidden_rows = carver.array<int32_t>(rows);
   s.page_table = carver.array<int32_t>(sequences_of(limits) * table_columns(limits));
 }
 
@@ -86,6 +84,7 @@ void carve(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
   b.expert_weights = carver.f32(rows, std::max(c.num_experts_per_tok, 1));
   b.gathered = carver.f32(b.limits.logit_rows, c.hidden_size);
   b.logits = carver.f32(b.limits.logit_rows, c.vocab_size);
+  b.finite = carver.i32(rows, 1);
   if (b.limits.mtp) carve_mtp(c, b, carver);
 }
 
@@ -113,7 +112,7 @@ Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardL
   buffers->host_step_base = buffers->step_base;
   if (memory.where != Where::Host) {
     PLUMB_TRY(buffers->host_step_storage,
-              allocate_host(static_cast<size_t>(buffers->step_bytes), "the arrays of a step"));
+              memory.allocate_staging(static_cast<size_t>(buffers->step_bytes), "the arrays of a step"));
     buffers->host_step_base = buffers->host_step_storage.get();
     Carver mirror(buffers->host_step_base);
     carve_step(config, limits, buffers->host_step, mirror);

@@ -1,13 +1,24 @@
 // Activations of one step. One block of memory, cut once for the largest step.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
 #include "model/model.h"
 
 namespace plumb {
+
+// What decides a step's launches and their sizes: steps of one shape can replay one recording of them.
+struct StepShape {
+  const void* hidden = nullptr;  // what mtp_forward continues; null: forward
+  bool reuse_selection = false;
+  int rows = 0, logit_rows = 0;
+  int columns = 0;  // of the index logits; 0: no row is longer than index_topk, and none are computed
+  auto operator<=>(const StepShape&) const = default;
+};
 
 // [T, n] f32 unless said; T is ForwardLimits::rows.
 struct ForwardBuffers {
@@ -21,10 +32,11 @@ struct ForwardBuffers {
     int32_t* topk_positions = nullptr;  // [T]; -1 for padding rows, so that they select nothing
     float* cos = nullptr;               // [T, qk_rope_head_dim / 2]
     float* sin = nullptr;
-    int32_t* positions = nullptr;   // [T]
-    int32_t* sequence = nullptr;    // [T]
-    int32_t* logit_rows = nullptr;  // [logit_rows]
-    int32_t* page_table = nullptr;  // [sequences, pages of the longest]
+    int32_t* positions = nullptr;    // [T]
+    int32_t* sequence = nullptr;     // [T]
+    int32_t* logit_rows = nullptr;   // [logit_rows]
+    int32_t* hidden_rows = nullptr;  // [T], of mtp_forward
+    int32_t* page_table = nullptr;   // [sequences, pages of the longest]; the last, so that a copy may end early
   };
   StepArrays step{};       // where kernels read them
   StepArrays host_step{};  // where prepare_step writes them; the same on the host
@@ -33,8 +45,12 @@ struct ForwardBuffers {
   int64_t step_bytes = 0;
   std::shared_ptr<std::byte> host_step_storage{};
   Memory memory{};
-  Paging paging{};                // of the step under way, where kernels read it
-  std::vector<float> inv_freq{};  // [qk_rope_head_dim / 2]
+  // Of the step under way, where kernels read it. Rows are padded when the step can be recorded.
+  Paging paging{};
+  StepShape shape{};
+  bool recordable = false;
+  std::map<StepShape, std::shared_ptr<void>> recordings{};  // null: seen once, not recorded yet
+  std::vector<float> inv_freq{};                            // [qk_rope_head_dim / 2]
   float cos_sin_factor = 1;
 
   Tensor residual{}, x{}, delta{}, shared{}, hidden{};  // [T, hidden_size]
@@ -49,6 +65,7 @@ struct ForwardBuffers {
   Tensor selection{};                                   // [T, index_topk] i32, of the last full layer
   Tensor router_logits{}, experts{}, expert_weights{};  // [T, n_routed_experts], [T, k] i32, [T, k]
   Tensor gathered{}, logits{};                          // [logit_rows, hidden_size], [logit_rows, vocab_size]
+  Tensor finite{};                                      // [T, 1] i32
 
   // MTP
   Tensor eh{};               // [T, 2 * hidden_size]: embedding part, hidden part

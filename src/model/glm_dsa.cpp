@@ -1,6 +1,8 @@
 // The forward pass of glm_moe_dsa and deepseek_v32 (model.md section 3.1).
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "model/blocks.h"
 #include "tensor/encode.h"
@@ -9,20 +11,55 @@ namespace plumb {
 
 namespace {
 
+constexpr int kMostRecordedRows = 256;  // of a step: decode steps, with drafts; larger ones are worth their launches
+
+int padded(int count, int limit) {
+  return std::min(static_cast<int>(std::bit_ceil(static_cast<unsigned>(count))), limit);
+}
+
+// Rows of a step that can be recorded are padded, and its index logits are as wide as those of steps a little longer,
+// so that few recordings serve all steps.
+void choose_shape(Forward& f, const StepInput& step, StepShape shape) {
+  ForwardBuffers& b = f.buffers;
+  int longest = 0;
+  for (int row = 0; row < step.paging.rows; ++row)
+    if (step.paging.sequence[row] >= 0) longest = std::max(longest, step.paging.positions[row] + 1);
+  shape.rows = step.paging.rows;
+  shape.logit_rows = static_cast<int>(step.logit_rows.size());
+  shape.columns = longest > f.config.index_topk ? longest : 0;
+  b.shape = shape;
+  b.recordable = false;
+  if (b.memory.record == nullptr || f.executor.tapped() || shape.rows > kMostRecordedRows || shape.rows == 0) return;
+  shape.rows = padded(shape.rows, b.limits.rows);
+  if (shape.logit_rows > 0) shape.logit_rows = padded(shape.logit_rows, b.limits.logit_rows);
+  if (shape.columns > 0) shape.columns = padded(shape.columns, b.limits.context);
+  if (int64_t{shape.columns} * shape.rows > b.index_logits_elements) return;
+  b.shape = shape;
+  b.recordable = true;
+}
+
 // On a device the step's arrays, the caller's among them, are copied in one piece; on the host they are read in place.
 void bring_in(Forward& f, const StepInput& step) {
   ForwardBuffers& b = f.buffers;
   b.paging = step.paging;
+  b.paging.rows = b.shape.rows;
+  std::copy(step.logit_rows.begin(), step.logit_rows.end(), b.host_step.logit_rows);
+  std::iota(b.host_step.hidden_rows, b.host_step.hidden_rows + b.shape.rows, 0);
+  std::copy(step.hidden_rows.begin(), step.hidden_rows.end(), b.host_step.hidden_rows);
   if (b.memory.where == Where::Host) return;
   const Paging& p = step.paging;
   const int64_t table_bytes = int64_t{p.sequences} * p.page_table_stride * 4;
-  PLUMB_CHECK(reinterpret_cast<std::byte*>(b.step.page_table) + table_bytes <= b.step_base + b.step_bytes,
-              "the page table is larger than the buffers were made for");
+  std::byte* const end = reinterpret_cast<std::byte*>(b.step.page_table) + table_bytes;
+  PLUMB_CHECK(end <= b.step_base + b.step_bytes, "the page table is larger than the buffers were made for");
+  const int padding = b.shape.rows - p.rows;
   std::copy_n(p.positions, p.rows, b.host_step.positions);
+  std::fill_n(b.host_step.positions + p.rows, padding, 0);
   std::copy_n(p.sequence, p.rows, b.host_step.sequence);
-  std::copy(step.logit_rows.begin(), step.logit_rows.end(), b.host_step.logit_rows);
+  std::fill_n(b.host_step.sequence + p.rows, padding, -1);
+  std::fill_n(b.host_step.logit_rows + step.logit_rows.size(),
+              b.shape.logit_rows - static_cast<int>(step.logit_rows.size()), 0);
   std::copy_n(p.page_table, table_bytes / 4, b.host_step.page_table);
-  b.memory.upload(b.step_base, b.host_step_base, static_cast<size_t>(b.step_bytes), f.executor.stream());
+  b.memory.upload(b.step_base, b.host_step_base, static_cast<size_t>(end - b.step_base), f.executor.stream());
   b.paging.positions = b.step.positions;
   b.paging.sequence = b.step.sequence;
   b.paging.page_table = b.step.page_table;
@@ -32,12 +69,17 @@ void bring_in(Forward& f, const StepInput& step) {
 
 // Angles are the float32 products of model.md 3.3, faithfully so: at large positions their rounding decides selections.
 // The cosine of such an angle is then taken exactly (double keeps 2^20 rad reduced to far below a float32 ulp).
-void prepare_step(Forward& f, const StepInput& step) {
+void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
   ForwardBuffers& b = f.buffers;
   PLUMB_CHECK(step.paging.rows <= b.limits.rows, "more rows than the buffers were made for");
+  PLUMB_CHECK(static_cast<int>(step.logit_rows.size()) <= b.limits.logit_rows,
+              "more logit rows than the buffers were made for");
+  choose_shape(f, step, shape);
+  // The copy of the step before may still be reading the arrays that are written here.
+  b.memory.synchronise(f.executor.stream());
   const size_t half = b.inv_freq.size();
-  for (int row = 0; row < step.paging.rows; ++row) {
-    const bool padding = step.paging.sequence[row] < 0;
+  for (int row = 0; row < b.shape.rows; ++row) {
+    const bool padding = row >= step.paging.rows || step.paging.sequence[row] < 0;
     const int32_t position = padding ? 0 : step.paging.positions[row];
     b.host_step.ids[row] = padding ? 0 : step.token_ids[row];
     b.host_step.topk_positions[row] = padding ? -1 : position;
@@ -53,6 +95,15 @@ void prepare_step(Forward& f, const StepInput& step) {
     }
   }
   bring_in(f, step);
+}
+
+void run_step(Forward& f, const std::function<void()>& launches) {
+  ForwardBuffers& b = f.buffers;
+  if (!b.recordable) return launches();
+  const auto [found, is_new] = b.recordings.try_emplace(b.shape);
+  if (is_new) return launches();  // it may be the only one: recording takes longer than a step
+  if (found->second == nullptr) found->second = b.memory.record(launches, f.executor.stream());
+  b.memory.replay(found->second.get(), f.executor.stream());
 }
 
 void decoder_layer(const LayerStep& s, bool add_delta) {
@@ -91,28 +142,25 @@ void decoder_layer(const LayerStep& s, bool add_delta) {
   s.tap("mlp_output", s.rows(b.delta));
 }
 
-Tensor logits_of(Forward& f, const Tensor& hidden, std::span<const int32_t> logit_rows) {
+void compute_logits(Forward& f, const Tensor& hidden) {
   ForwardBuffers& b = f.buffers;
-  const auto count = static_cast<int64_t>(logit_rows.size());
-  PLUMB_CHECK(count <= b.limits.logit_rows, "more logit rows than the buffers were made for");
-  if (count == 0) return {};
+  const int64_t count = b.shape.logit_rows;
+  if (count == 0) return;
   f.executor.run(f.sites.gather, count,
-                 GatherRowsArgs{.x = hidden,
-                                .rows = b.memory.where == Where::Host ? logit_rows.data() : b.step.logit_rows,
-                                .y = b.gathered.head(count)});
+                 GatherRowsArgs{.x = hidden, .rows = b.step.logit_rows, .y = b.gathered.head(count)});
   f.executor.run(
       f.sites.lm_head, count,
       LinearArgs{
           .w = &f.weights.lm_head, .x = b.gathered.head(count), .y = b.logits.head(count), .numerics = f.numerics});
   f.executor.tap(-1, "logits", b.logits.head(count));
-  return b.logits.head(count);
 }
 
-StepOutput forward(Forward& f, const StepInput& step) {
+namespace {
+
+void run_layers(Forward& f) {
   ForwardBuffers& b = f.buffers;
   const ModelConfig& config = f.config;
-  const int rows = step.paging.rows;
-  prepare_step(f, step);
+  const int rows = b.shape.rows;
   f.executor.run(
       f.sites.embed, rows,
       EmbedArgs{.ids = b.step.ids, .table = &f.weights.embed, .y = b.residual.head(rows), .numerics = f.numerics});
@@ -134,7 +182,21 @@ StepOutput forward(Forward& f, const StepInput& step) {
                                 .numerics = f.numerics});
   f.executor.tap(config.num_hidden_layers - 1, "output", b.residual.head(rows));
   f.executor.tap(-1, "final_norm", b.hidden.head(rows));
-  return {.logits = logits_of(f, b.hidden.head(rows), step.logit_rows), .hidden = b.hidden.head(rows)};
+  f.executor.run(f.sites.finite, rows, FiniteRowsArgs{.x = b.hidden.head(rows), .finite = b.finite.head(rows)});
+  compute_logits(f, b.hidden.head(rows));
+}
+
+}  // namespace
+
+StepOutput forward(Forward& f, const StepInput& step) {
+  ForwardBuffers& b = f.buffers;
+  const int rows = step.paging.rows;
+  prepare_step(f, step);
+  run_step(f, [&f] { run_layers(f); });
+  const auto logits = static_cast<int64_t>(step.logit_rows.size());
+  return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits),
+          .hidden = b.hidden.head(rows),
+          .finite = b.finite.head(rows)};
 }
 
 }  // namespace plumb

@@ -109,11 +109,10 @@ void write_index_keys(const LayerStep& s) {
 void select_positions(const LayerStep& s) {
   const ForwardBuffers& b = s.f.buffers;
   const int topk = s.f.config.index_topk;
-  const int32_t last = *std::max_element(b.host_step.topk_positions, b.host_step.topk_positions + s.paging.rows);
-  const bool needed = s.f.executor.tapped() || last + 1 > topk;  // a watched step shows what an unwatched one may skip
+  const bool needed = s.f.executor.tapped() || b.shape.columns > 0;  // a watched step shows what others may skip
   if (needed) index_queries(s);
   for (int begin = 0; begin < s.paging.rows;) {
-    const Tile tile = next_tile(s, begin);
+    const Tile tile = b.recordable ? Tile{.rows = b.shape.rows, .columns = b.shape.columns} : next_tile(s, begin);
     select_tile(s, tile, s.f.executor.tapped() || tile.columns > topk);
     begin += tile.rows;
   }

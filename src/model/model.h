@@ -25,9 +25,9 @@ struct LayerSites {
   SiteId attend = -1, o = -1, post_norm = -1, router = -1, moe = -1, mlp = -1;  // mlp: dense MLP or shared expert
 };
 struct ModelSites {
-  SiteId embed = -1, final_norm = -1, gather = -1, lm_head = -1, sample = -1;
-  SiteId enorm = -1, hnorm = -1, eh_proj = -1, head_norm = -1;  // MTP
-  std::vector<LayerSites> layers{};                             // the MTP layer, if any, is the last
+  SiteId embed = -1, final_norm = -1, gather = -1, finite = -1, lm_head = -1, sample = -1;
+  SiteId enorm = -1, hnorm = -1, eh_proj = -1, draft_set = -1, head_norm = -1;  // MTP
+  std::vector<LayerSites> layers{};                                             // the MTP layer, if any, is the last
 };
 // What each place in the model asks of a kernel. Needs no weights in memory. `kv` fixes the cache formats.
 struct SiteList {
@@ -121,7 +121,8 @@ struct ForwardLimits {
   int logit_rows = 1;  // rows of one step whose logits are wanted
   int context = 1;     // longest sequence, tokens
   int sequences = 0;   // rows of the page table; 0: as many as `rows`
-  bool mtp = false;    // mtp_forward will be called
+  int page_tokens = 64;
+  bool mtp = false;  // mtp_forward will be called
 };
 // Bytes make_buffers would take: part of the plan's memory.
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
@@ -132,11 +133,14 @@ struct StepInput {
   const int32_t* token_ids = nullptr;  // [paging.rows]
   Paging paging{};
   std::span<const int32_t> logit_rows{};  // rows whose logits are wanted, ascending
+  // Of mtp_forward: which row of `hidden` each row continues. Empty: its own.
+  std::span<const int32_t> hidden_rows{};
 };
 struct StepOutput {
   Tensor logits{};  // [logit_rows, vocab_size] f32, in the buffers: valid until the next step of either kind
   Tensor hidden{};  // [rows, hidden_size], after model.norm: what lm_head and the MTP layer read; valid until the next
                     // step of the same kind (forward or mtp_forward)
+  Tensor finite{};  // [rows, 1] i32, of forward: 1 where `hidden` has neither NaN nor infinity
 };
 
 // Everything a step needs; one per engine.
@@ -154,8 +158,9 @@ struct Forward {
 // One pass over the step's rows: writes their keys to the cache, then attends over it.
 StepOutput forward(Forward& f, const StepInput& step);
 
-// The MTP layer (model.md 3.11). Row r: hidden[r] = h_t (or z of the draft before), token_ids[r] = token t+1,
-// paging.positions[r] = t. Gives draft logits (of token t+2) for logit_rows and z for every row (StepOutput::hidden).
+// The MTP layer (model.md 3.11). Row r: hidden[hidden_rows[r]] = h_t (or z of the draft before), token_ids[r] = token
+// t+1, paging.positions[r] = t. Gives draft logits (of token t+2) for logit_rows and z for every row
+// (StepOutput::hidden).
 // With `reuse_selection` (later drafts of a round; one row a sequence, sequences numbered as in the step before, at
 // most kMaxReusedDrafts times) the set that the sequence's last row had is used, with the new position appended,
 // instead of running the indexer; index keys are written all the same. `hidden` may be the StepOutput::hidden of either

@@ -115,7 +115,10 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
   // A tenth stays for the system, tokenizer, requests and files in flight.
   const int64_t usable = device_bytes > 0 ? device_bytes / 10 * 9 : kUnlimited;
   if (weights > usable) return too_large("the weights", weights, usable, {"a machine with more memory"});
-  out.limits = {.rows = options.max_rows, .sequences = options.max_sequences, .mtp = out.with_mtp};
+  out.limits = {.rows = options.max_rows,
+                .sequences = options.max_sequences,
+                .page_tokens = options.page_tokens,
+                .mtp = out.with_mtp};
   out.limits.logit_rows = options.max_logit_rows > 0
                               ? std::min(options.max_logit_rows, options.max_rows)
                               : std::min(options.max_rows, options.max_sequences * (out.with_mtp ? 4 : 1));

@@ -19,7 +19,7 @@ namespace plumb {
 // `asked` what was written there, which other flags may have made something else of ("mtp" of "draft_tokens"); options
 // that are in neither are defaults.
 struct ModelPlanOptions {
-  std::string backend = "auto";                  // auto | cpu | reference
+  std::string backend = "auto";                  // auto | cpu | cuda | reference
   std::string kv = "auto";                       // auto | f32 | bf16 | fp8
   std::string index_keys = "auto";               // auto | f32 | bf16 | fp8
   std::string numeric_profile = "transformers";  // transformers | engine

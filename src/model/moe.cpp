@@ -1,6 +1,4 @@
 // Dense MLP, or router, routed experts and the shared expert (model.md 3.10).
-#include <algorithm>
-
 #include "model/blocks.h"
 
 namespace plumb {
@@ -24,6 +22,7 @@ void route(const LayerStep& s) {
                    RouterArgs{.x = s.rows(b.x),
                               .gate = &s.weights().router,
                               .bias = s.weights().correction_bias.data(),
+                              .sequence = s.paging.sequence,
                               .n_group = c.n_group,
                               .topk_group = c.topk_group,
                               .norm_topk_prob = c.norm_topk_prob,
@@ -31,10 +30,6 @@ void route(const LayerStep& s) {
                               .experts = s.rows(b.experts),
                               .weights = s.rows(b.expert_weights),
                               .logits = s.rows(b.router_logits)});
-  // Padding rows visit no expert: they cost nothing and touch nobody's weights.
-  if (b.memory.where == Where::Host)
-    for (int row = 0; row < s.paging.rows; ++row)
-      if (s.paging.sequence[row] < 0) std::fill_n(b.experts.row_i32(row), c.num_experts_per_tok, -1);
   s.tap("router.logits", s.rows(b.router_logits));
   s.tap("router.experts", s.rows(b.experts));
   s.tap("router.weights", s.rows(b.expert_weights));

@@ -1,14 +1,15 @@
 // The multi-token-prediction layer (model.md 3.11).
-#include <algorithm>
+#include <functional>
 
 #include "model/blocks.h"
 
 namespace plumb {
 namespace {
 
-// x = eh_proj(concat(enorm(embedding of the next token), hnorm(hidden)))
-void combine(Forward& f, int rows, const Tensor& hidden) {
+// residual = eh_proj(concat(enorm(embedding of the next token), hnorm(hidden)))
+void combine(Forward& f, const Tensor& hidden) {
   ForwardBuffers& b = f.buffers;
+  const int rows = b.shape.rows;
   const int64_t width = f.config.hidden_size;
   const double eps = static_cast<double>(f.config.rms_norm_eps);
   f.executor.run(
@@ -20,8 +21,9 @@ void combine(Forward& f, int rows, const Tensor& hidden) {
                              .eps = eps,
                              .y = b.eh.head(rows).columns(0, width),
                              .numerics = f.numerics});
+  f.executor.run(f.sites.gather, rows, GatherRowsArgs{.x = hidden, .rows = b.step.hidden_rows, .y = b.x.head(rows)});
   f.executor.run(f.sites.hnorm, rows,
-                 RmsNormArgs{.x = hidden,
+                 RmsNormArgs{.x = b.x.head(rows),
                              .weight = f.weights.hnorm.data(),
                              .eps = eps,
                              .y = b.eh.head(rows).columns(width, width),
@@ -31,51 +33,20 @@ void combine(Forward& f, int rows, const Tensor& hidden) {
       LinearArgs{.w = &f.weights.eh_proj, .x = b.eh.head(rows), .y = b.residual.head(rows), .numerics = f.numerics});
 }
 
-// Keeps the set of each sequence's last row, for later drafts of the round.
-void keep_sets(ForwardBuffers& b, const Paging& paging, int topk) {
-  for (int row = 0; row < paging.rows; ++row) {
-    if (paging.sequence[row] < 0) continue;
-    PLUMB_CHECK(paging.sequence[row] < b.draft_sets.dim(0), "more sequences than the buffers were made for");
-    int32_t* set = b.draft_sets.row_i32(paging.sequence[row]);  // rows of a sequence ascend, so the last one stays
-    std::copy_n(b.mtp_selection.row_i32(row), topk, set);
-    std::fill_n(set + topk, kMaxReusedDrafts, -1);
-  }
-}
-
-// Appends each row's own position to its sequence's kept set.
-void extend_sets(ForwardBuffers& b, const Paging& paging) {
-  const int64_t width = b.draft_sets.dim(1);
-  for (int row = 0; row < paging.rows; ++row) {
-    int32_t* out = b.draft_selection.row_i32(row);
-    if (paging.sequence[row] < 0) {
-      std::fill_n(out, width, -1);
-      continue;
-    }
-    int32_t* set = b.draft_sets.row_i32(paging.sequence[row]);
-    int32_t* end = std::find(set, set + width, -1);
-    PLUMB_CHECK(end != set + width, "an index set was reused for more drafts than it has room for");
-    if (end == set || end[-1] != paging.positions[row]) *end = paging.positions[row];
-    std::copy_n(set, width, out);
-  }
-}
-
-}  // namespace
-
-StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool reuse_selection) {
+void run_layer(Forward& f, const Tensor& hidden, bool reuse_selection) {
   ForwardBuffers& b = f.buffers;
-  const int rows = step.paging.rows;
-  PLUMB_CHECK(f.weights.has_mtp && b.limits.mtp, "the MTP layer is not loaded");
-  PLUMB_CHECK(b.memory.where == Where::Host, "the plan refuses drafts on this device");
-  prepare_step(f, step);
-  combine(f, rows, hidden.head(rows));
-  if (reuse_selection) extend_sets(b, step.paging);
+  const int rows = b.shape.rows;
+  const Tensor selection = (reuse_selection ? b.draft_selection : b.mtp_selection).head(rows);
+  combine(f, hidden);
+  const DraftSetArgs set{.extend = reuse_selection, .selection = selection, .sets = b.draft_sets, .paging = b.paging};
+  if (reuse_selection) f.executor.run(f.sites.draft_set, rows, set);
   const LayerStep s{.f = f,
                     .layer = f.config.num_hidden_layers,
                     .paging = b.paging,
-                    .selection = (reuse_selection ? b.draft_selection : b.mtp_selection).head(rows),
+                    .selection = selection,
                     .select = !reuse_selection};
   decoder_layer(s, /*add_delta=*/false);
-  if (!reuse_selection) keep_sets(b, step.paging, f.config.index_topk);
+  if (!reuse_selection) f.executor.run(f.sites.draft_set, rows, set);
   f.executor.run(f.sites.head_norm, rows,
                  AddRmsNormArgs{.residual = b.residual.head(rows),
                                 .delta = b.delta.head(rows),
@@ -84,7 +55,19 @@ StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool re
                                 .y = b.z.head(rows),
                                 .numerics = f.numerics});
   s.tap("output", b.residual.head(rows));
-  return {.logits = logits_of(f, b.z.head(rows), step.logit_rows), .hidden = b.z.head(rows)};
+  compute_logits(f, b.z.head(rows));
+}
+
+}  // namespace
+
+StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool reuse_selection) {
+  ForwardBuffers& b = f.buffers;
+  PLUMB_CHECK(f.weights.has_mtp && b.limits.mtp, "the MTP layer is not loaded");
+  prepare_step(f, step, {.hidden = hidden.data, .reuse_selection = reuse_selection});
+  const auto launches = [&] { run_layer(f, hidden, reuse_selection); };
+  run_step(f, std::ref(launches));  // by reference: a step allocates nothing
+  const auto logits = static_cast<int64_t>(step.logit_rows.size());
+  return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits), .hidden = b.z.head(step.paging.rows)};
 }
 
 }  // namespace plumb

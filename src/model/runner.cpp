@@ -9,54 +9,28 @@ namespace plumb {
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::filesystem::path& folder, const Registry& registry,
                                                        const RunnerOptions& options) {
-  Parts parts{.pool = std::make_unique<ThreadPool>(options.threads), .memory = host_memory()};
-  ModelPlanOptions plan = options.plan;
+  auto pool = std::make_unique<ThreadPool>(options.threads);
+  InstanceOptions instance{.plan = options.plan, .load = options.load, .cuda_device = options.cuda_device};
+  ModelPlanOptions& plan = instance.plan;
   plan.max_logit_rows = plan.max_rows;
   PLUMB_TRY(auto opened_for_context, read_model_config(folder));
   if (plan.max_context == 0) plan.max_context = std::min(opened_for_context.max_position_embeddings, 8192);
   if (plan.pages == 0)
     plan.pages = int64_t{(plan.max_context + plan.page_tokens - 1) / plan.page_tokens} * plan.max_sequences;
-  LoadModelOptions load{.device = detect_cpu(), .plan = plan, .load = options.load};
-  parts.stream.pool = parts.pool.get();
-  if (plan.backend == "cuda") {
-    PLUMB_TRY(const CudaInfo device, find_cuda(options.cuda_device));
-    load.device = device.device;
-    PLUMB_TRY(parts.cuda, CudaStream::open(options.cuda_device, 0));
-    parts.memory = parts.cuda->memory();
-    parts.stream = parts.cuda->stream();
-    load.load.memory = parts.memory;
-    load.load.stream = &parts.stream;
-  }
-  PLUMB_TRY(parts.model, load_model(folder, registry, *parts.pool, load));
-  const PlannedModel& planned = parts.model->planned;
-  PLUMB_TRY(parts.cache,
-            KvCache::make(parts.model->config(), planned.with_mtp, planned.kv, planned.pages, parts.memory));
-  PLUMB_TRY(parts.buffers, make_buffers(parts.model->config(), planned.limits, parts.memory));
-  PLUMB_TRY(parts.workspace, parts.memory.allocate(planned.plan.workspace_bytes, "kernel workspace"));
-  parts.stream.workspace = parts.workspace.get();
-  parts.stream.workspace_bytes = planned.plan.workspace_bytes;
-  return std::unique_ptr<ModelRunner>(new ModelRunner(std::move(parts)));
+  PLUMB_TRY(auto opened, open_instance(folder, registry, *pool, instance));
+  return std::unique_ptr<ModelRunner>(new ModelRunner(std::move(pool), std::move(opened)));
 }
 
-ModelRunner::ModelRunner(Parts parts)
-    : parts_(std::move(parts)),
-      executor_(model_->planned.plan, parts_.stream, parts_.memory),
-      forward_{.config = model_->config(),
-               .weights = model_->weights,
-               .sites = model_->planned.sites,
-               .executor = executor_,
-               .cache = cache_,
-               .buffers = *parts_.buffers,
-               .numerics = model_->planned.numerics,
-               .latent_norm_eps = model_->planned.latent_norm_eps} {
-  const int sequences = model_->planned.limits.sequences;
-  pages_per_sequence_ = static_cast<int>(cache_.pages() / sequences);
+ModelRunner::ModelRunner(std::unique_ptr<ThreadPool> pool, std::unique_ptr<ModelInstance> instance)
+    : pool_(std::move(pool)), instance_(std::move(instance)), forward_(instance_->forward()) {
+  const int sequences = planned().limits.sequences;
+  pages_per_sequence_ = static_cast<int>(instance_->cache->pages() / sequences);
   // Neighbouring pages of a sequence are not neighbours in memory, as in a cache that has been in use for a while.
   for (int s = 0; s < sequences; ++s)
     for (int page = 0; page < pages_per_sequence_; ++page) page_table_.push_back(page * sequences + s);
   lengths_.assign(static_cast<size_t>(sequences), 0);
   used_.assign(static_cast<size_t>(sequences), 0);
-  const auto rows = static_cast<size_t>(model_->planned.limits.rows);
+  const auto rows = static_cast<size_t>(planned().limits.rows);
   for (auto* list : {&ids_, &positions_, &sequences_}) list->assign(rows, 0);
   logit_rows_.reserve(rows);
 }
@@ -65,12 +39,12 @@ void ModelRunner::reset() { std::fill(lengths_.begin(), lengths_.end(), 0); }
 
 Paging ModelRunner::paging(int rows) const {
   return {.rows = rows,
-          .sequences = model_->planned.limits.sequences,
+          .sequences = planned().limits.sequences,
           .positions = positions_.data(),
           .sequence = sequences_.data(),
           .page_table = page_table_.data(),
           .page_table_stride = pages_per_sequence_,
-          .page_tokens = cache_.geometry().page_tokens};
+          .page_tokens = instance_->cache->geometry().page_tokens};
 }
 
 Status ModelRunner::check(std::span<const RunnerRow> rows) const {
@@ -120,7 +94,7 @@ Result<std::vector<float>> ModelRunner::feed(std::span<const int32_t> ids, int64
     PLUMB_TRY(const StepOutput out, step(rows));
     if (out.logits.data == nullptr) continue;
     std::vector<std::byte> storage;
-    const Tensor on_host = executor_.to_host(out.logits, storage);
+    const Tensor on_host = executor().to_host(out.logits, storage);
     logits.insert(logits.end(), on_host.f32(), on_host.f32() + on_host.elements());
   }
   return logits;

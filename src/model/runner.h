@@ -9,8 +9,7 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
-#include "device/cuda_device.h"
-#include "model/loaded_model.h"
+#include "model/instance.h"
 
 namespace plumb {
 
@@ -36,10 +35,10 @@ class ModelRunner {
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
 
-  const ModelConfig& config() const { return model_->config(); }
-  const PlannedModel& planned() const { return model_->planned; }
-  const LoadedModel& model() const { return *model_; }
-  Executor& executor() { return executor_; }
+  const ModelConfig& config() const { return instance_->config(); }
+  const PlannedModel& planned() const { return instance_->planned(); }
+  const LoadedModel& model() const { return *instance_->model; }
+  Executor& executor() { return *instance_->executor; }
   Forward& forward_state() { return forward_; }
   int length(int sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
   // Sets how much of a sequence counts; what lies beyond is written over by the next step.
@@ -56,24 +55,12 @@ class ModelRunner {
   Result<StepOutput> mtp_step(std::span<const int32_t> next_ids, const Tensor& hidden, int position, bool reuse);
 
  private:
-  struct Parts {
-    std::unique_ptr<ThreadPool> pool{};
-    std::optional<CudaStream> cuda{};
-    std::unique_ptr<LoadedModel> model{};
-    std::optional<KvCache> cache{};
-    ForwardBuffersPtr buffers{};
-    std::shared_ptr<std::byte> workspace{};
-    Stream stream{};
-    Memory memory{};
-  };
-  explicit ModelRunner(Parts parts);
+  ModelRunner(std::unique_ptr<ThreadPool> pool, std::unique_ptr<ModelInstance> instance);
   Paging paging(int rows) const;
   Status check(std::span<const RunnerRow> rows) const;
 
-  Parts parts_;
-  std::unique_ptr<LoadedModel>& model_ = parts_.model;
-  KvCache& cache_ = *parts_.cache;
-  Executor executor_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<ModelInstance> instance_;
   Forward forward_;
   int pages_per_sequence_ = 0;
   std::vector<int32_t> page_table_{}, lengths_{}, ids_{}, positions_{}, sequences_{}, logit_rows_{};

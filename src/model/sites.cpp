@@ -56,7 +56,8 @@ void Declarer::attention(const LayerSources& w, LayerSites& s) {
                                       .n = w.kv_b_proj.n,
                                       .k = w.kv_b_proj.k,
                                       .heads = config_.num_attention_heads,
-                                      .topk = config_.index_topk});
+                                      .topk = config_.index_topk,
+                                      .rope = config_.qk_rope_head_dim});
   s.o = weighted("self_attn.o_proj", Op::Linear, w.o_proj);
 }
 
@@ -110,6 +111,7 @@ void Declarer::mtp(const MtpSources& w) {
   list_.ids.enorm = plain("enorm", Op::RmsNorm, config_.hidden_size);
   list_.ids.hnorm = plain("hnorm", Op::RmsNorm, config_.hidden_size);
   list_.ids.eh_proj = weighted("eh_proj", Op::Linear, w.eh_proj);
+  list_.ids.draft_set = plain("draft_set", Op::DraftSet, config_.index_topk);
   list_.ids.head_norm = plain("shared_head.norm", Op::AddRmsNorm, config_.hidden_size);
   prefix_.clear();
   layer_ = -1;
@@ -125,6 +127,7 @@ SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const Kv
   ModelSites& ids = d.list().ids;
   ids.final_norm = d.plain("norm", Op::AddRmsNorm, config.hidden_size);
   ids.gather = d.plain("gather_rows", Op::GatherRows, config.hidden_size);
+  ids.finite = d.plain("finite_rows", Op::FiniteRows, config.hidden_size);
   ids.lm_head = d.weighted("lm_head", Op::Linear, map.lm_head);
   ids.sample = d.plain("sample", Op::Sample, config.vocab_size);
   if (map.mtp) d.mtp(*map.mtp);

@@ -28,6 +28,8 @@ enum class Op : uint8_t {
   Mlp,
   Moe,
   GatherRows,
+  FiniteRows,
+  DraftSet,
   Sample,
 };
 inline constexpr int kOpCount = static_cast<int>(Op::Sample) + 1;
@@ -182,6 +184,8 @@ struct RouterArgs {
   Tensor x{};                    // [T, hidden]
   const Weight* gate = nullptr;  // [experts, hidden]
   const float* bias = nullptr;   // [experts], selection only
+  // [T], as in Paging, or null: no padding rows. Those get experts of -1: they cost nothing and touch nobody's weights.
+  const int32_t* sequence = nullptr;
   int n_group = 1;
   int topk_group = 1;
   bool norm_topk_prob = true;
@@ -219,6 +223,22 @@ struct GatherRowsArgs {
   Tensor x{};                     // [T, n]
   const int32_t* rows = nullptr;  // [R]
   Tensor y{};                     // [R, n]
+};
+
+// finite[t] = 1 if no x[t, i] is NaN or infinite, else 0
+struct FiniteRowsArgs {
+  Tensor x{};       // [T, n]
+  Tensor finite{};  // [T, 1] i32
+};
+
+// The sets that later drafts of a round attend to (model.md 3.11): ascending positions, then -1. Without `extend`,
+// sets[s] = selection[the last row of s]. With it, each row's own position is appended to its sequence's set (once) and
+// selection[t] = that set; -1 throughout for padding rows. One row a sequence, and room in the set, when extending.
+struct DraftSetArgs {
+  bool extend = false;
+  Tensor selection{};  // [T, k] i32: read, or with `extend` [T, width] and written
+  Tensor sets{};       // [sequences, width] i32
+  Paging paging{};
 };
 
 // One row of the sampler. The logits row is modified in place.

@@ -59,6 +59,7 @@ void judge_limits(const Limits& l, const Call& call, std::vector<Refusal>& out) 
   at_most("limits.k_max", call.k, l.k_max);
   at_most("limits.heads_max", call.heads, l.heads_max);
   at_most("limits.topk_max", call.topk, l.topk_max);
+  at_most("limits.rope_max", call.rope, l.rope_max);
   multiple("limits.n_multiple", call.n, l.n_multiple);
   multiple("limits.k_multiple", call.k, l.k_multiple);
 }
@@ -78,8 +79,9 @@ void judge_numerics(const Contract& c, const Call& call, std::vector<Refusal>& o
 
 std::string to_string(Op op) {
   static constexpr std::array<std::string_view, kOpCount> kNames{
-      "embed",          "rms_norm", "add_rms_norm", "linear", "rope", "kv_write", "index_query", "index_key_write",
-      "indexer_logits", "topk",     "mla_attend",   "router", "mlp",  "moe",      "gather_rows", "sample"};
+      "embed",           "rms_norm",       "add_rms_norm", "linear",     "rope",   "kv_write", "index_query",
+      "index_key_write", "indexer_logits", "topk",         "mla_attend", "router", "mlp",      "moe",
+      "gather_rows",     "finite_rows",    "draft_set",    "sample"};
   return std::string(kNames[static_cast<size_t>(op)]);
 }
 

@@ -20,6 +20,7 @@ struct Limits {  // 0 = no limit
   int64_t n_max = 0, k_max = 0;
   int64_t heads_max = 0;
   int64_t topk_max = 0;
+  int64_t rope_max = 0;  // of MlaAttend: rope part of a latent row
 };
 
 // |error| <= c * unit_roundoff(unit) * sum|a b| + c_out * unit_roundoff(unit) * |result| + floor, against float64 on
@@ -41,7 +42,7 @@ struct Call {
   IndexKeyFormat index_key = IndexKeyFormat::None;
   int64_t m_lo = 1, m_hi = 1;  // rows
   int64_t n = 0, k = 0;        // of the weight
-  int64_t heads = 0, topk = 0;
+  int64_t heads = 0, topk = 0, rope = 0;
   Numerics numerics{};
   bool deterministic = false;  // --deterministic: deterministic, batch-invariant kernels of one sum order only
 };
@@ -66,8 +67,9 @@ struct Contract {
   std::string sum_order{};  // kernels of one op naming the same order give equal bits
   ErrorBound error_bound{};
   size_t (*workspace)(const Call&) = nullptr;  // bytes, for m_hi rows; null = none
-  int preference = 0;      // order among accepted kernels; a comment beside it says what was measured
-  bool reference = false;  // float64 definition: accepts everything, never chosen by auto
+  int preference = 0;          // order among accepted kernels; a comment beside it says what was measured
+  int64_t preferred_from = 1;  // rows a bucket begins at, below which the preference counts as 0
+  bool reference = false;      // float64 definition: accepts everything, never chosen by auto
 };
 
 // One reason of many, never just "no".

@@ -21,10 +21,13 @@ Tensor Executor::to_host(const Tensor& value, std::vector<std::byte>& storage) {
   const int64_t rows = value.rank == 0 ? 1 : value.dim(0);
   const auto row_bytes = static_cast<size_t>(rows == 0 ? 0 : value.bytes() / rows);
   storage.resize(static_cast<size_t>(value.bytes()));
-  for (int64_t r = 0; r < rows; ++r)
-    memory_.download(storage.data() + static_cast<size_t>(r) * row_bytes,
-                     static_cast<const std::byte*>(value.data) + r * value.ld * bits(value.dtype) / 8, row_bytes,
-                     stream_);
+  if (value.contiguous())
+    memory_.download(storage.data(), value.data, storage.size(), stream_);
+  else
+    for (int64_t r = 0; r < rows; ++r)
+      memory_.download(storage.data() + static_cast<size_t>(r) * row_bytes,
+                       static_cast<const std::byte*>(value.data) + r * value.ld * bits(value.dtype) / 8, row_bytes,
+                       stream_);
   copy.data = storage.data();
   if (rows > 0) copy.ld = value.elements() / rows;
   return copy;

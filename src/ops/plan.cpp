@@ -81,12 +81,17 @@ Status choose(const SiteDecl& decl, const Registry& registry, const DeviceInfo& 
   for (const Kernel& kernel : registry.kernels)
     if (kernel.contract.op == call.op) choice.candidates.push_back({&kernel, judge(kernel.contract, call, device)});
   if (const auto* pin = pin_for(decl, options)) return choose_pinned(decl, *pin, choice);
+  // With one sum order for all rows, what is good for some of them only is good for none.
+  const auto preference = [&](const Contract& c) {
+    return c.preferred_from <= (options.deterministic ? 1 : call.m_lo) ? c.preference : 0;
+  };
   int accepted = 0;
   for (const Candidate& c : choice.candidates) {
     const Contract& contract = c.kernel->contract;
     if (!c.refusals.empty() || !wanted_backend(contract, options.backend)) continue;
     ++accepted;
-    if (choice.kernel == nullptr || contract.preference > choice.kernel->contract.preference) choice.kernel = c.kernel;
+    if (choice.kernel == nullptr || preference(contract) > preference(choice.kernel->contract))
+      choice.kernel = c.kernel;
   }
   if (choice.kernel == nullptr) return no_kernel(decl, choice, options);
   choice.why = options.backend == "reference" ? "--backend reference"

@@ -1,6 +1,7 @@
 // Whatever else is in the batch, however a prompt is cut, found or computed again: the same bits.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 #include "rig.h"
@@ -15,6 +16,9 @@ using testing::Rig;
 using testing::RigOptions;
 
 constexpr int kRequests = 16;
+
+class BatchInvariance : public testing::OnBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, BatchInvariance, testing::all_backends(), testing::backend_name);
 
 std::vector<int32_t> random_prompt(std::mt19937& random, int length) {
   std::vector<int32_t> prompt;
@@ -83,8 +87,10 @@ std::vector<Outcome> run_alone(RigOptions options) {
 }
 
 const std::vector<Outcome>& alone() {
-  static const std::vector<Outcome> outcomes = run_alone(RigOptions());
-  return outcomes;
+  static std::map<std::string, std::vector<Outcome>> outcomes;
+  std::vector<Outcome>& mine = outcomes[testing::OnBackend::current()];
+  if (mine.empty()) mine = run_alone(RigOptions());
+  return mine;
 }
 
 void expect_same(const Outcome& got, const Outcome& want, size_t i) {
@@ -116,7 +122,7 @@ EngineStats expect_as_alone(const RigOptions& options, const std::vector<Outcome
   return stats;
 }
 
-TEST(BatchInvariance, TheRequestsAloneAreNotTrivial) {
+TEST_P(BatchInvariance, TheRequestsAloneAreNotTrivial) {
   size_t stopped = 0, tokens = 0;
   for (const Outcome& outcome : alone()) {
     stopped += outcome.finish == FinishReason::Stop ? 1 : 0;
@@ -126,32 +132,34 @@ TEST(BatchInvariance, TheRequestsAloneAreNotTrivial) {
   EXPECT_GT(tokens, 60u);
 }
 
-class BatchSizes : public ::testing::TestWithParam<int> {};
-TEST_P(BatchSizes, RequestsGetWhatTheyGetAlone) {
-  RigOptions options;
-  options.engine.max_running = GetParam();
-  options.engine.prefix_cache = false;
-  expect_as_alone(options);
+TEST_P(BatchInvariance, WhateverTheBatchSizeRequestsGetWhatTheyGetAlone) {
+  for (const int size : {1, 2, 3, 5, 8, 16}) {
+    SCOPED_TRACE(size);
+    RigOptions options;
+    options.engine.max_running = size;
+    options.engine.prefix_cache = false;
+    expect_as_alone(options);
+  }
 }
-INSTANTIATE_TEST_SUITE_P(Sizes, BatchSizes, ::testing::Values(1, 2, 3, 5, 8, 16));
 
-class ChunkSizes : public ::testing::TestWithParam<int> {};
-TEST_P(ChunkSizes, RequestsGetWhatTheyGetAlone) {
-  RigOptions options;
-  options.engine.chunk_tokens = GetParam();
-  options.engine.prefix_cache = false;
-  expect_as_alone(options);
+TEST_P(BatchInvariance, WhateverTheChunkSizeRequestsGetWhatTheyGetAlone) {
+  for (const int size : {1, 7, 64, 1000}) {
+    SCOPED_TRACE(size);
+    RigOptions options;
+    options.engine.chunk_tokens = size;
+    options.engine.prefix_cache = false;
+    expect_as_alone(options);
+  }
 }
-INSTANTIATE_TEST_SUITE_P(Sizes, ChunkSizes, ::testing::Values(1, 7, 64, 1000));
 
-TEST(BatchInvariance, APrefixFoundIsAsGoodAsComputed) {
+TEST_P(BatchInvariance, APrefixFoundIsAsGoodAsComputed) {
   RigOptions options;
   options.engine.max_running = 2;  // later requests find what earlier ones left
   const EngineStats stats = expect_as_alone(options);
   EXPECT_GE(stats.cached_tokens, 64u * 2);
 }
 
-TEST(BatchInvariance, SmallPagesAreAsGoodAsLargeOnes) {
+TEST_P(BatchInvariance, SmallPagesAreAsGoodAsLargeOnes) {
   RigOptions options;
   options.page_tokens = 4;
   options.pages = 1000;
@@ -159,7 +167,7 @@ TEST(BatchInvariance, SmallPagesAreAsGoodAsLargeOnes) {
   EXPECT_GE(expect_as_alone(options).cached_tokens, 68u * 2);
 }
 
-TEST(BatchInvariance, PreemptedSequencesResumeToTheSameEnd) {
+TEST_P(BatchInvariance, PreemptedSequencesResumeToTheSameEnd) {
   RigOptions options;
   options.page_tokens = 4;
   options.pages = 45;  // the largest request takes 44
@@ -170,7 +178,7 @@ TEST(BatchInvariance, PreemptedSequencesResumeToTheSameEnd) {
   }
 }
 
-TEST(BatchInvariance, AStreamGoneMidwayChangesNothingForTheOthers) {
+TEST_P(BatchInvariance, AStreamGoneMidwayChangesNothingForTheOthers) {
   const std::vector<Outcome>& want = alone();
   const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
@@ -189,7 +197,7 @@ TEST(BatchInvariance, AStreamGoneMidwayChangesNothingForTheOthers) {
 }
 
 // The CPU's kernels promise the same of themselves when the plan demands it.
-TEST(BatchInvariance, DeterministicCpuKernelsKeepTheirBitsToo) {
+TEST(BatchInvarianceOfTheCpu, DeterministicCpuKernelsKeepTheirBitsToo) {
   RigOptions options;
   options.backend = "cpu";
   options.deterministic = true;

@@ -214,13 +214,7 @@ TEST(Lifecycle, WhatCanNeverRunIsRefused) {
 TEST(Lifecycle, OptionsThatCannotBeHonouredAreRefused) {
   const auto rig = make_rig();
   ASSERT_NE(rig, nullptr);
-  const PlannedModel& planned = rig->model->planned;
-  const Forward forward{.config = rig->model->config(),
-                        .weights = rig->model->weights,
-                        .sites = planned.sites,
-                        .executor = *rig->executor,
-                        .cache = *rig->cache,
-                        .buffers = *rig->buffers};
+  const Forward forward = rig->instance->forward();
   const auto refused = [&](const EngineOptions& options) {
     const auto engine = Engine::start(forward, options);
     return engine ? "" : engine.error().to_string();

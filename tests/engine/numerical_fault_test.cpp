@@ -15,6 +15,9 @@ using testing::RigOptions;
 
 constexpr int32_t kPoison = 200;
 
+class NumericalFault : public testing::OnBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, NumericalFault, testing::all_backends(), testing::backend_name);
+
 GenerateRequest clean_request(int i, int max_tokens = 8) {
   GenerateRequest r{.request_id = "clean" + std::to_string(i), .max_tokens = max_tokens};
   for (int t = 0; t < 70; ++t) r.prompt_ids.push_back(10 + t);
@@ -52,19 +55,23 @@ std::vector<std::vector<int32_t>> alone(int count) {
 }
 
 // In no page at all: those in quarantine have been wiped.
-void expect_finite_cache(const Rig& rig) {
-  for (int layer = 0; layer < rig.model->config().num_hidden_layers; ++layer) {
-    const KvView view = rig.cache->view(layer);
-    const auto* latent = reinterpret_cast<const float*>(view.latent);
-    const int64_t floats = rig.cache->pages() * view.geometry.latent_page_bytes() / 4;
-    for (int64_t i = 0; i < floats; ++i) ASSERT_TRUE(std::isfinite(latent[i])) << "layer " << layer;
-    const auto* keys = reinterpret_cast<const float*>(view.index_keys);
-    const int64_t key_floats = keys == nullptr ? 0 : rig.cache->pages() * view.geometry.index_page_bytes() / 4;
-    for (int64_t i = 0; i < key_floats; ++i) ASSERT_TRUE(std::isfinite(keys[i])) << "layer " << layer;
+void expect_finite_cache(Rig& rig) {
+  const int64_t pages = rig.instance->cache->pages();
+  const auto expect_finite = [&](std::byte* begin, int64_t page_bytes) {
+    std::vector<std::byte> storage;
+    const Tensor values = rig.executor().to_host(
+        Tensor(begin, DType::F32, {1, pages * page_bytes / 4}, rig.instance->device.memory.where), storage);
+    for (int64_t i = 0; i < values.elements(); ++i) ASSERT_TRUE(std::isfinite(values.f32()[i]));
+  };
+  for (int layer = 0; layer < rig.config().num_hidden_layers; ++layer) {
+    SCOPED_TRACE(layer);
+    const KvView view = rig.instance->cache->view(layer);
+    expect_finite(view.latent, view.geometry.latent_page_bytes());
+    if (view.index_keys != nullptr) expect_finite(view.index_keys, view.geometry.index_page_bytes());
   }
 }
 
-TEST(NumericalFault, OnePoisonedRequestEndsWithAnErrorAndTheOthersAreUnharmed) {
+TEST_P(NumericalFault, OnePoisonedRequestEndsWithAnErrorAndTheOthersAreUnharmed) {
   const auto want = alone(6);
   const auto rig = make_rig(options_with_poison());
   ASSERT_NE(rig, nullptr);
@@ -94,7 +101,7 @@ TEST(NumericalFault, OnePoisonedRequestEndsWithAnErrorAndTheOthersAreUnharmed) {
 }
 
 // Pages that held NaN are handed to others at once.
-TEST(NumericalFault, PagesOfAPoisonedRequestAreCleanWhenUsedAgain) {
+TEST_P(NumericalFault, PagesOfAPoisonedRequestAreCleanWhenUsedAgain) {
   const auto want = alone(2);
   RigOptions options = options_with_poison();
   options.pages = 3;
@@ -113,7 +120,7 @@ TEST(NumericalFault, PagesOfAPoisonedRequestAreCleanWhenUsedAgain) {
   expect_finite_cache(*rig);
 }
 
-TEST(NumericalFault, WhatAPoisonedRequestReadIsNotSharedAnyMore) {
+TEST_P(NumericalFault, WhatAPoisonedRequestReadIsNotSharedAnyMore) {
   const auto rig = make_rig(options_with_poison());
   ASSERT_NE(rig, nullptr);
   const auto first = generate(*rig->engine, clean_request(0));
@@ -128,7 +135,7 @@ TEST(NumericalFault, WhatAPoisonedRequestReadIsNotSharedAnyMore) {
   EXPECT_EQ(after->ids, first->ids);
 }
 
-TEST(NumericalFault, PagesThatOutliveTheFaultComeBackWithTheirLastHolder) {
+TEST_P(NumericalFault, PagesThatOutliveTheFaultComeBackWithTheirLastHolder) {
   RigOptions options = options_with_poison();
   options.pages = 5;
   const auto rig = make_rig(options);
@@ -144,7 +151,7 @@ TEST(NumericalFault, PagesThatOutliveTheFaultComeBackWithTheirLastHolder) {
   EXPECT_TRUE(generate(*rig->engine, all_pages));
 }
 
-TEST(NumericalFault, ATokenDrawnBeforeTheFaultIsStillDelivered) {
+TEST_P(NumericalFault, ATokenDrawnBeforeTheFaultIsStillDelivered) {
   const auto rig = make_rig(options_with_poison());
   ASSERT_NE(rig, nullptr);
   GenerateRequest r = clean_request(0);

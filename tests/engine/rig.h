@@ -12,7 +12,7 @@
 #include "base/thread_pool.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
-#include "model/loaded_model.h"
+#include "model/instance.h"
 #include "support/paths.h"
 
 namespace plumb::testing {
@@ -21,12 +21,13 @@ namespace plumb::testing {
 class LogitsRecorder {
  public:
   using Rows = std::map<int, std::vector<float>>;  // by position
-  void operator()(const StepView& step) {
+  // `logits`: the step's, in host memory.
+  void operator()(const StepView& step, const Tensor& logits) {
     const std::lock_guard lock(mutex_);
     for (const BatchItem& item : step.items) {
       for (int row = item.first_logit; row < item.count; ++row) {
-        const float* logits = step.output.logits.row_f32(item.output_row + row - item.first_logit);
-        rows_[item.sequence->request.request_id][item.begin + row] = {logits, logits + step.output.logits.dim(1)};
+        const float* of_row = logits.row_f32(item.output_row + row - item.first_logit);
+        rows_[item.sequence->request.request_id][item.begin + row] = {of_row, of_row + logits.dim(1)};
       }
     }
   }
@@ -40,6 +41,21 @@ class LogitsRecorder {
   std::map<std::string, Rows> rows_{};
 };
 
+// Tests that run on every backend of this machine: rigs made in them are of the backend that the test is named after.
+class OnBackend : public ::testing::TestWithParam<const char*> {
+ public:
+  static const std::string& current() { return current_; }
+
+ protected:
+  void SetUp() override;
+  void TearDown() override { current_ = "reference"; }
+
+ private:
+  inline static std::string current_ = "reference";
+};
+inline auto all_backends() { return ::testing::Values("reference", "cuda"); }
+inline std::string backend_name(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
+
 struct RigOptions {
   RigOptions();
   RigOptions(const RigOptions& other);
@@ -49,21 +65,22 @@ struct RigOptions {
   int64_t pages = 64;
   int page_tokens = 64;
   int threads = 1;
-  std::string backend = "reference", kv = "f32", index_keys = "f32";
-  bool deterministic = false;
+  // On a device only kernels that add f32 activations in one order promise the same bits in every batch.
+  std::string backend = OnBackend::current(), kv = "f32", index_keys = "f32";
+  std::string activations = backend == "cuda" ? "f32" : "auto";
+  bool deterministic = backend == "cuda";
   std::vector<int32_t> poisoned_ids{};  // their embedding rows are NaN
 };
 
 struct Rig {
   std::unique_ptr<ThreadPool> pool{};
-  std::unique_ptr<LoadedModel> model{};
+  std::unique_ptr<ModelInstance> instance{};
   std::vector<std::byte> poisoned_embedding{};
-  std::unique_ptr<KvCache> cache{};
-  ForwardBuffersPtr buffers{};
-  std::shared_ptr<std::byte> workspace{};
-  std::unique_ptr<Executor> executor{};
   LogitsRecorder logits{};
   std::unique_ptr<Engine> engine{};  // last: ends first
+
+  const ModelConfig& config() const { return instance->config(); }
+  Executor& executor() { return *instance->executor; }
 };
 
 // Null, with a test failure, when something can't be made.

@@ -153,6 +153,77 @@ class TopKCase : public MatrixCase {
   CaseVector<int32_t> positions_{};
 };
 
+// Three sequences, one of them with two rows when sets are kept; row 2 is padding.
+class DraftSetCase : public MatrixCase {
+ public:
+  DraftSetCase(int topk, int kept, bool extend, Rng& rng) : topk_(topk), extend_(extend) {
+    const int width = topk + kRoom;
+    sequence_ = extend ? CaseVector<int32_t>{2, 0, -1, 1} : CaseVector<int32_t>{2, 0, -1, 0, 1};
+    rows_ = static_cast<int64_t>(sequence_.size());
+    padding_row_ = 2;
+    for (int64_t r = 0; r < rows_; ++r) positions_.push_back(1000 + static_cast<int32_t>(r));
+    auto sets = std::make_unique<Matrix>(3, width);
+    for (int64_t s = 0; s < 3; ++s) {
+      std::fill_n(sets->ints(s), width, -1);
+      for (int i = 0; i < kept; ++i) sets->ints(s)[i] = 3 * i + static_cast<int32_t>(s);
+    }
+    if (kept > 0) sets->ints(0)[kept - 1] = positions_[1];  // already there
+    sets_original_ = std::make_unique<Matrix>(3, width);
+    sets_original_->copy_from(*sets);
+    sets_ = std::move(sets);
+    if (extend) {
+      add_output("selection", width);
+    } else {
+      auto selection = std::make_unique<Matrix>(rows_, topk);
+      for (int64_t r = 0; r < rows_; ++r)
+        for (int i = 0; i < topk; ++i) selection->ints(r)[i] = i < topk - 2 ? static_cast<int32_t>(rng() % 1000u) : -1;
+      add_input(std::move(selection));
+    }
+  }
+  std::string describe() const override {
+    return "draft_set topk " + std::to_string(topk_) + (extend_ ? " extend" : " keep");
+  }
+  Call call() const override { return {.op = Op::DraftSet, .m_lo = rows_, .m_hi = rows_, .k = topk_}; }
+  void reset(uint8_t poison) override {
+    MatrixCase::reset(poison);
+    sets_->copy_from(*sets_original_);
+  }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const DraftSetArgs args{.extend = extend_,
+                            .selection = (extend_ ? output(0) : in(0)).tensor(first, count, DType::I32),
+                            .sets = sets_->tensor(0, 3, DType::I32),
+                            .paging = {.rows = static_cast<int>(count),
+                                       .sequences = 3,
+                                       .positions = positions_.data() + first,
+                                       .sequence = sequence_.data() + first}};
+    kernel.launch(&args, stream);
+  }
+  std::vector<std::byte> outputs() const override {
+    std::vector<std::byte> bytes = MatrixCase::outputs();
+    for (int64_t s = 0; s < 3; ++s) append(bytes, sets_->ints(s), static_cast<size_t>(sets_->columns()) * 4);
+    return bytes;
+  }
+  void expect(Stream& stream) override {
+    MatrixCase::expect(stream);
+    want_ = outputs();
+  }
+  void check(const Contract&, Problems& problems) override {
+    if (outputs() != want_) problems.push_back("another set");
+  }
+  bool whole() const override { return MatrixCase::whole() && sets_->whole(); }
+
+ protected:
+  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }
+
+ private:
+  static constexpr int kRoom = 8;
+  int topk_;
+  bool extend_;
+  CaseVector<int32_t> sequence_{}, positions_{};
+  std::unique_ptr<Matrix> sets_{}, sets_original_{};
+  std::vector<std::byte> want_{};
+};
+
 struct AttendShape {
   int heads = 1, nope = 8, rope = 4, v = 8, rank = 16, topk = 8;
   Format format{};
@@ -193,6 +264,7 @@ class AttendCase : public PagedCase {
             .k = shape_.rank,
             .heads = shape_.heads,
             .topk = shape_.topk,
+            .rope = shape_.rope,
             .numerics = shape_.numerics};
   }
   bool prepare(const Registry& registry, Layout layout) override { return kv_b_.prepare(registry, layout); }
@@ -257,11 +329,17 @@ class AttendCase : public PagedCase {
 
 void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {
   const int most = contract.limits.m_max > 0 ? static_cast<int>(std::max<int64_t>(1, contract.limits.m_max / 3)) : 40;
-  const std::vector<AttendShape> shapes = {{.heads = 2, .nope = 24, .rope = 16, .v = 32, .rank = 32, .topk = 16},
-                                           {.heads = 4, .nope = 96, .rope = 32, .v = 128, .rank = 128, .topk = 64},
-                                           {.heads = 3, .nope = 20, .rope = 8, .v = 12, .rank = 208, .topk = 19},
-                                           {.heads = 2, .nope = 192, .rope = 64, .v = 256, .rank = 512, .topk = 100},
-                                           {.heads = 17, .nope = 16, .rope = 8, .v = 16, .rank = 64, .topk = 5}};
+  std::vector<AttendShape> shapes = {{.heads = 2, .nope = 24, .rope = 16, .v = 32, .rank = 32, .topk = 16},
+                                     {.heads = 4, .nope = 96, .rope = 32, .v = 128, .rank = 128, .topk = 64},
+                                     {.heads = 3, .nope = 20, .rope = 8, .v = 12, .rank = 208, .topk = 19},
+                                     {.heads = 2, .nope = 192, .rope = 64, .v = 256, .rank = 512, .topk = 100},
+                                     {.heads = 17, .nope = 16, .rope = 8, .v = 16, .rank = 64, .topk = 5}};
+  if (contract.limits.k_multiple == 128) {  // kernels with a path for each number of heads
+    for (const int heads : {16, 20, 64, 70})
+      shapes.push_back({.heads = heads, .nope = 32, .rope = 64, .v = 24, .rank = 512, .topk = 200});
+    shapes.push_back({.heads = 9, .nope = 40, .rope = 16, .v = 130, .rank = 128, .topk = 70});
+    shapes.push_back({.heads = 5, .nope = 16, .rope = 8, .v = 16, .rank = 256, .topk = 64});
+  }
   for (const Format& format : contract.weight) {
     for (const KvFormat kv : contract.kv) {
       if (kv == KvFormat::None) continue;
@@ -298,7 +376,9 @@ void add_attend_cases(const Contract& contract, Cases& out) {
   if (contract.op == Op::IndexerLogits) {
     for (const IndexKeyFormat format : contract.index_key) {
       if (format == IndexKeyFormat::None) continue;
-      for (const auto& [heads, dim] : {std::pair{1, 8}, std::pair{8, 32}, std::pair{32, 128}, std::pair{19, 40}}) {
+      for (const auto& [heads, dim] : {std::pair{1, 8}, std::pair{8, 32}, std::pair{32, 128}, std::pair{19, 40},
+                                       std::pair{8, 128}, std::pair{19, 128}}) {
+        if (dim % contract.limits.k_multiple != 0) continue;
         out.push_back(std::make_unique<IndexerLogitsCase>(IndexShape{.heads = heads, .head_dim = dim, .format = format},
                                                           std::vector<int32_t>{1, 131, 64}, 1, rng));
         out.push_back(std::make_unique<IndexerLogitsCase>(IndexShape{.heads = heads, .head_dim = dim, .format = format},
@@ -320,6 +400,12 @@ void add_attend_cases(const Contract& contract, Cases& out) {
       }
     }
     out.push_back(std::make_unique<TopKCase>(std::vector<int32_t>{20000, 19999}, 2048, 0, rng));
+  }
+  if (contract.op == Op::DraftSet) {
+    for (const bool extend : {false, true})
+      for (const int topk : {4, 64, 2048})
+        for (const int kept : {0, topk / 2, topk + 3})
+          out.push_back(std::make_unique<DraftSetCase>(topk, kept, extend, rng));
   }
   if (contract.op == Op::MlaAttend) add_attend_shapes(contract, out, rng);
 }

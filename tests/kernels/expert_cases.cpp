@@ -21,9 +21,11 @@ class RouterCase : public MatrixCase {
   RouterCase(const RouterShape& shape, Rng& rng)
       : shape_(shape),
         gate_(shape.format, shape.experts, shape.hidden, Values::Normal, rng),
-        bias_(static_cast<size_t>(shape.experts) * 4, 4) {
+        bias_(static_cast<size_t>(shape.experts) * 4, 4),
+        sequence_(static_cast<size_t>(shape.rows), 0) {
     rows_ = shape.rows;
     padding_row_ = shape.rows >= 3 ? 1 : -1;
+    if (padding_row_ >= 0) sequence_[static_cast<size_t>(padding_row_)] = -1;
     fill_values(bias_.as<float>(), shape.experts, shape.values == Values::Zeros ? Values::Zeros : Values::Normal, rng);
     add_input(shape.hidden, shape.values, rng);
     add_output("logits", shape.experts);
@@ -58,7 +60,11 @@ class RouterCase : public MatrixCase {
   // experts may change places only within the error of their scores.
   void check(const Contract& contract, Problems& problems) override {
     for (int64_t r = 0; r < rows_; ++r) {
-      if (r == padding_row_) continue;
+      if (r == padding_row_) {
+        for (int64_t i = 0; i < shape_.k; ++i)
+          if (have(1).ints(r)[i] != -1) problems.push_back("experts: chosen for a padding row");
+        continue;
+      }
       compare({.what = "logits",
                .have = have(0).row(r),
                .want = want(0).row(r),
@@ -74,6 +80,7 @@ class RouterCase : public MatrixCase {
     return {.x = in(0).tensor(first, count),
             .gate = &gate_.get(),
             .bias = shape_.bias ? bias_.as<float>() : nullptr,
+            .sequence = padding_row_ < 0 ? nullptr : sequence_.data() + first,
             .n_group = shape_.n_group,
             .topk_group = shape_.topk_group,
             .norm_topk_prob = shape_.norm,
@@ -137,6 +144,7 @@ class RouterCase : public MatrixCase {
   RouterShape shape_;
   TestWeight gate_;
   Buffer bias_;
+  CaseVector<int32_t> sequence_;
   std::vector<double> magnitude_{};
 };
 

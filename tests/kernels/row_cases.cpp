@@ -210,6 +210,38 @@ class GatherCase : public MatrixCase {
   CaseVector<int32_t> pick_{};
 };
 
+class FiniteCase : public MatrixCase {
+ public:
+  FiniteCase(int64_t rows, int64_t n, Rng& rng) : n_(n) {
+    rows_ = rows;
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    const float bad[] = {std::numeric_limits<float>::quiet_NaN(), kInf, -kInf};
+    auto x = std::make_unique<Matrix>(rows, n);
+    x->fill(Values::Large, rng);
+    for (int64_t r = 1; r < rows; r += 2) x->row(r)[(r * 37) % n] = bad[r / 2 % 3];
+    add_input(std::move(x));
+    add_output("finite", 1);
+  }
+  std::string describe() const override {
+    return "finite_rows rows " + std::to_string(rows_) + " n " + std::to_string(n_);
+  }
+  Call call() const override { return {.op = Op::FiniteRows, .m_lo = rows_, .m_hi = rows_, .k = n_}; }
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const FiniteRowsArgs args{.x = in(0).tensor(first, count), .finite = output(0).tensor(first, count, DType::I32)};
+    kernel.launch(&args, stream);
+  }
+  void check(const Contract&, Problems& problems) override {
+    for (int64_t r = 0; r < rows_; ++r)
+      if (*have(0).ints(r) != (r % 2 == 1 ? 0 : 1)) problems.push_back("finite: wrong in row " + std::to_string(r));
+  }
+
+ protected:
+  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }
+
+ private:
+  int64_t n_;
+};
+
 void add_norms(const Contract& contract, Cases& out, Rng& rng) {
   const std::vector<int64_t> sizes = edge_sizes({1, 17, 256, 771}, contract.limits.k_multiple, contract.limits.k_max);
   for (const int64_t rows : edge_rows(contract, {1, 3, 20})) {
@@ -271,6 +303,10 @@ void add_row_cases(const Contract& contract, Cases& out) {
               std::make_unique<RopeCase>(RopeShape{.rows = rows, .interleaved = interleaved, .values = values}, rng));
       }
     }
+  }
+  if (contract.op == Op::FiniteRows) {
+    for (const int64_t rows : edge_rows(contract, {1, 7, 40}))
+      for (const int64_t n : {1, 37, 6144}) out.push_back(std::make_unique<FiniteCase>(rows, n, rng));
   }
   if (contract.op == Op::GatherRows) {
     for (const int64_t rows : edge_rows(contract, {1, 5, 40}))

@@ -156,8 +156,10 @@ std::vector<Violation> violations(const Contract& contract, const Call& good) {
   if (l.k_max > 0) add("limits.k_max", [&](Call& c) { c.k = (l.k_max / l.k_multiple + 1) * l.k_multiple; });
   if (l.heads_max > 0) add("limits.heads_max", [&](Call& c) { c.heads = l.heads_max + 1; });
   if (l.topk_max > 0) add("limits.topk_max", [&](Call& c) { c.topk = l.topk_max + 1; });
+  if (l.rope_max > 0) add("limits.rope_max", [&](Call& c) { c.rope = l.rope_max + 1; });
   if (l.n_multiple > 1) add("limits.n_multiple", [&](Call& c) { c.n = l.n_multiple + 1; });
-  if (l.k_multiple > 1) add("limits.k_multiple", [&](Call& c) { c.k = l.k_multiple + 1; });
+  if (l.k_multiple > 1)
+    add("limits.k_multiple", [&](Call& c) { c.k = l.k_max == l.k_multiple ? l.k_multiple / 2 : l.k_multiple + 1; });
   if (!contract.round_bf16) add("round_bf16", [](Call& c) { c.numerics.round_bf16 = true; });
   if (!contract.norm_two_roundings) add("norm_two_roundings", [](Call& c) { c.numerics.norm_two_roundings = true; });
   if (!contract.index_hadamard) add("index_hadamard", [](Call& c) { c.numerics.index_hadamard = true; });

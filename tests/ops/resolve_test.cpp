@@ -57,6 +57,21 @@ TEST(Resolve, TakesTheHighestPreferenceOfTheAcceptedInEachBucket) {
   EXPECT_EQ(plan->sites[0].choices[0].candidates.size(), 4u);
 }
 
+TEST(Resolve, AKernelForManyRowsIsPreferredForThoseOnly) {
+  Registry r;
+  r.kernels = {kernel("linear.few", kFp8BlockF32, 20), kernel("linear.many", kFp8BlockF32, 30)};
+  r.kernels[1].contract.preferred_from = 9;
+  PlanOptions options{.buckets = {{1, 8}, {9, 64}}};
+  Result<Plan> plan = resolve(one_site(), r, kCpu, options);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->kernel(0, 8).contract.name, "linear.few");
+  EXPECT_EQ(plan->kernel(0, 9).contract.name, "linear.many");
+  options.deterministic = true;  // one order of additions in all buckets
+  plan = resolve(one_site(), r, kCpu, options);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->kernel(0, 9).contract.name, "linear.few");
+}
+
 TEST(Resolve, NeverTakesTheReferenceByItself) {
   Registry only_reference;
   only_reference.kernels = {kernel("linear.reference", kFp8BlockF32, 0, true),

@@ -17,12 +17,7 @@ Error cuda_error(const char* what, cudaError_t status) {
           {"--backend cpu", "a look at nvidia-smi"}};
 }
 
-// After load a CUDA error means the device or our code is lost: nothing computed since can be trusted.
-void must(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "plumb: device lost: %s: %s\n", what, cudaGetErrorString(status));
-  std::_Exit(exit_code(Code::Peer));
-}
+void must(cudaError_t status, const char* what) { require_cuda(status, what); }
 
 cudaStream_t handle(Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
 
@@ -42,6 +37,17 @@ Result<std::shared_ptr<std::byte>> allocate(size_t bytes, const char* purpose) {
   return std::shared_ptr<std::byte>(static_cast<std::byte*>(base), [](std::byte* p) { cudaFree(p); });
 }
 
+Result<std::shared_ptr<std::byte>> allocate_staging(size_t bytes, const char* purpose) {
+  void* base = nullptr;
+  const cudaError_t status = cudaHostAlloc(&base, bytes == 0 ? 1 : bytes, cudaHostAllocDefault);
+  if (status != cudaSuccess)
+    return Error{Code::Environment,
+                 "cannot get " + std::to_string(bytes) + " bytes of page-locked memory for " + purpose,
+                 cudaGetErrorString(status),
+                 {"a shorter --context", "fewer --max-running", "a larger limit of locked memory (ulimit -l)"}};
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(base), [](std::byte* p) { cudaFreeHost(p); });
+}
+
 void upload(void* to, const void* from, size_t bytes, Stream& stream) {
   must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle(stream)), "copy to the device");
 }
@@ -49,9 +55,27 @@ void download(void* to, const void* from, size_t bytes, Stream& stream) {
   must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, handle(stream)), "copy from the device");
   must(cudaStreamSynchronize(handle(stream)), "a step on the device");
 }
+void clear(void* to, size_t bytes, Stream& stream) {
+  must(cudaMemsetAsync(to, 0, bytes, handle(stream)), "zeroing device memory");
+}
 void synchronise(Stream& stream) {
   must(cudaGetLastError(), "a launch");
   must(cudaStreamSynchronize(handle(stream)), "a step on the device");
+}
+
+std::shared_ptr<void> record(const std::function<void()>& launches, Stream& stream) {
+  must(cudaGetLastError(), "a launch");
+  must(cudaStreamBeginCapture(handle(stream), cudaStreamCaptureModeThreadLocal), "recording a step");
+  launches();
+  cudaGraph_t graph = nullptr;
+  must(cudaStreamEndCapture(handle(stream), &graph), "recording a step");
+  cudaGraphExec_t ready = nullptr;
+  must(cudaGraphInstantiate(&ready, graph, 0), "preparing a recorded step");
+  cudaGraphDestroy(graph);
+  return {static_cast<void*>(ready), [](void* p) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(p)); }};
+}
+void replay(void* recording, Stream& stream) {
+  must(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording), handle(stream)), "a recorded step");
 }
 
 struct Compiled {
@@ -71,6 +95,12 @@ constexpr Compiled kCompiled[] = {
 };
 
 }  // namespace
+
+void require_cuda(int status, const char* what) {
+  if (status == cudaSuccess) return;
+  std::fprintf(stderr, "plumb: device lost: %s: %s\n", what, cudaGetErrorString(static_cast<cudaError_t>(status)));
+  std::_Exit(exit_code(Code::Peer));
+}
 
 std::string cuda_architectures() {
   std::string text;
@@ -114,24 +144,27 @@ Result<CudaInfo> find_cuda(int ordinal) {
   return info;
 }
 
-Result<CudaStream> CudaStream::open(int ordinal, size_t workspace_bytes) {
+Result<CudaStream> CudaStream::open(int ordinal) {
   if (const cudaError_t status = cudaSetDevice(ordinal); status != cudaSuccess)
     return cuda_error("cannot use the device", status);
   cudaStream_t raw = nullptr;
   if (const cudaError_t status = cudaStreamCreateWithFlags(&raw, cudaStreamNonBlocking); status != cudaSuccess)
     return cuda_error("cannot make a stream", status);
-  std::shared_ptr<void> owner(raw, [](void* s) { cudaStreamDestroy(static_cast<cudaStream_t>(s)); });
-  PLUMB_TRY(std::shared_ptr<std::byte> workspace, allocate(workspace_bytes, "kernel workspace"));
   CudaStream out;
-  out.stream_ =
-      std::make_unique<Stream>(Stream{.workspace = workspace.get(), .workspace_bytes = workspace_bytes, .handle = raw});
-  out.owner_ = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<std::byte>>>(owner, workspace);
+  out.owner_ = {raw, [](void* s) { cudaStreamDestroy(static_cast<cudaStream_t>(s)); }};
   return Result<CudaStream>(std::move(out));
 }
 
 Memory CudaStream::memory() const {
-  return {
-      .where = Where::Cuda, .allocate = allocate, .upload = upload, .download = download, .synchronise = synchronise};
+  return {.where = Where::Cuda,
+          .allocate = allocate,
+          .allocate_staging = allocate_staging,
+          .upload = upload,
+          .download = download,
+          .clear = clear,
+          .synchronise = synchronise,
+          .record = record,
+          .replay = replay};
 }
 
 }  // namespace plumb

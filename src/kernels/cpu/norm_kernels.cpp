@@ -1,5 +1,6 @@
 // Ops on a row alone: embedding, norms, gathering. A sum over a row is taken lane by lane, then over the lanes.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -88,6 +89,17 @@ void gather_rows(const GatherRowsArgs& args, Stream& stream) {
   });
 }
 
+// The exponent of infinities and NaNs is all ones.
+void finite_rows(const FiniteRowsArgs& args, Stream& stream) {
+  for_each_row(stream, args.x.dim(0), [&](int64_t t) {
+    const float* x = args.x.row_f32(t);
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < args.x.dim(1); ++i)
+      bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x[i]) & 0x7f800000u) == 0x7f800000u);
+    *args.finite.row_i32(t) = bad == 0 ? 1 : 0;
+  });
+}
+
 }  // namespace
 
 void add_norm_kernels(std::vector<Kernel>& out) {
@@ -97,6 +109,7 @@ void add_norm_kernels(std::vector<Kernel>& out) {
   out.push_back(make_kernel<RmsNormArgs, rms_norm>(op_contract(Op::RmsNorm, "rows", Isa::Generic)));
   out.push_back(make_kernel<AddRmsNormArgs, add_rms_norm>(op_contract(Op::AddRmsNorm, "rows", Isa::Generic)));
   out.push_back(make_kernel<GatherRowsArgs, gather_rows>(op_contract(Op::GatherRows, "rows", Isa::Generic)));
+  out.push_back(make_kernel<FiniteRowsArgs, finite_rows>(op_contract(Op::FiniteRows, "rows", Isa::Generic)));
 }
 
 }  // namespace plumb::cpu

@@ -1,4 +1,5 @@
 // Router: f32 products, then the choice of experts as ops/args.h says (model.md 3.10).
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -49,6 +50,10 @@ void limit_groups(float* score, int experts, int n_group, int topk_group) {
 void choose_experts(const RouterArgs& args, int64_t t) {
   const int experts = static_cast<int>(args.gate->n());
   const int64_t k = args.experts.dim(1);
+  if (args.sequence != nullptr && args.sequence[t] < 0) {
+    std::fill_n(args.experts.row_i32(t), k, -1);
+    return;
+  }
   const float* logits = args.logits.row_f32(t);
   float sigmoid[kMaxExperts];
   float score[kMaxExperts];

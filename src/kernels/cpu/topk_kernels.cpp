@@ -72,10 +72,33 @@ void top_k(const TopKArgs& args, Stream& stream) {
   for_each_row(stream, args.indices.dim(0), [&](int64_t r) { top_k_row(args, r); });
 }
 
+void draft_set(const DraftSetArgs& args, Stream&) {
+  const int64_t width = args.sets.dim(1);
+  for (int row = 0; row < args.paging.rows; ++row) {
+    const int32_t sequence = args.paging.sequence[row];
+    int32_t* selected = args.selection.row_i32(row);
+    if (sequence < 0) {
+      if (args.extend) std::fill_n(selected, width, -1);
+      continue;
+    }
+    PLUMB_CHECK(sequence < args.sets.dim(0), "more sequences than there are sets");
+    int32_t* set = args.sets.row_i32(sequence);
+    if (!args.extend) {  // rows of a sequence ascend, so the last one's stays
+      std::fill(std::copy_n(selected, args.selection.dim(1), set), set + width, -1);
+      continue;
+    }
+    int32_t* end = std::find(set, set + width, -1);
+    PLUMB_CHECK(end != set + width, "an index set was reused for more drafts than it has room for");
+    if (end == set || end[-1] != args.paging.positions[row]) *end = args.paging.positions[row];
+    std::copy_n(set, width, selected);
+  }
+}
+
 }  // namespace
 
 void add_topk_kernels(std::vector<Kernel>& out) {
   out.push_back(make_kernel<TopKArgs, top_k>(op_contract(Op::TopK, "radix", Isa::Generic)));
+  out.push_back(make_kernel<DraftSetArgs, draft_set>(op_contract(Op::DraftSet, "rows", Isa::Generic)));
 }
 
 }  // namespace plumb::cpu

@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cuda/mma/mma_kernels.h"
 #include "kernels/cuda/naive/naive.h"
+#include "kernels/cuda/rows/row_kernels.h"
 
 namespace plumb {
 namespace {
@@ -47,6 +48,11 @@ std::vector<Kernel> cuda_kernels() {
   cuda::add_naive_attend_kernels(kernels);
   cuda::add_naive_select_kernels(kernels);
   cuda::add_mma_kernels(kernels);
+  cuda::add_attend_kernels(kernels);
+  cuda::add_indexer_kernels(kernels);
+  cuda::add_topk_kernels(kernels);
+  cuda::add_router_kernels(kernels);
+  cuda::add_sample_kernels(kernels);
   kernels.push_back(cuda::sample_on_host());
   return kernels;
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
 #include "kernels/reference/common.h"
 
 namespace plumb::reference {
@@ -77,11 +78,33 @@ void top_k(const TopKArgs& args, Stream& stream) {
   });
 }
 
+void draft_set(const DraftSetArgs& args, Stream&) {
+  const int64_t width = args.sets.dim(1);
+  for (int row = 0; row < args.paging.rows; ++row) {
+    const int32_t sequence = args.paging.sequence[row];
+    int32_t* selected = args.selection.row_i32(row);
+    if (sequence < 0) {
+      if (args.extend) std::fill_n(selected, width, -1);
+      continue;
+    }
+    int32_t* set = args.sets.row_i32(sequence);
+    if (!args.extend) {  // rows of a sequence ascend, so the last one's stays
+      std::fill(std::copy_n(selected, args.selection.dim(1), set), set + width, -1);
+      continue;
+    }
+    int32_t* end = std::find(set, set + width, -1);
+    PLUMB_CHECK(end != set + width, "an index set was reused for more drafts than it has room for");
+    if (end == set || end[-1] != args.paging.positions[row]) *end = args.paging.positions[row];
+    std::copy_n(set, width, selected);
+  }
+}
+
 }  // namespace
 
 void add_indexer_kernels(std::vector<Kernel>& out) {
   out.push_back(make_kernel<IndexerLogitsArgs, indexer_logits>(reference_contract(Op::IndexerLogits)));
   out.push_back(make_kernel<TopKArgs, top_k>(reference_contract(Op::TopK)));
+  out.push_back(make_kernel<DraftSetArgs, draft_set>(reference_contract(Op::DraftSet)));
 }
 
 }  // namespace plumb::reference

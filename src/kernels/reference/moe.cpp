@@ -80,7 +80,12 @@ void router(const RouterArgs& args, Stream& stream) {
     }
   });
   for_ranges(stream, rows, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) choose_experts(args, t);
+    for (int64_t t = begin; t < end; ++t) {
+      if (args.sequence != nullptr && args.sequence[t] < 0)
+        std::fill_n(args.experts.row_i32(t), args.experts.dim(1), -1);
+      else
+        choose_experts(args, t);
+    }
   });
 }
 

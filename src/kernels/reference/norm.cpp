@@ -67,6 +67,15 @@ void gather_rows(const GatherRowsArgs& args, Stream& stream) {
   });
 }
 
+void finite_rows(const FiniteRowsArgs& args, Stream& stream) {
+  for_ranges(stream, args.x.dim(0), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* x = args.x.row_f32(t);
+      *args.finite.row_i32(t) = std::all_of(x, x + args.x.dim(1), [](float v) { return std::isfinite(v); }) ? 1 : 0;
+    }
+  });
+}
+
 }  // namespace
 
 void add_row_kernels(std::vector<Kernel>& out) {
@@ -74,6 +83,7 @@ void add_row_kernels(std::vector<Kernel>& out) {
   out.push_back(make_kernel<RmsNormArgs, rms_norm>(reference_contract(Op::RmsNorm)));
   out.push_back(make_kernel<AddRmsNormArgs, add_rms_norm>(reference_contract(Op::AddRmsNorm)));
   out.push_back(make_kernel<GatherRowsArgs, gather_rows>(reference_contract(Op::GatherRows)));
+  out.push_back(make_kernel<FiniteRowsArgs, finite_rows>(reference_contract(Op::FiniteRows)));
 }
 
 }  // namespace plumb::reference

@@ -1,4 +1,4 @@
-// Linears, MLPs and experts of decode steps on the tensor cores: see tile.cuh.
+// Kernels on the tensor cores.
 #pragma once
 
 #include <vector>
@@ -7,6 +7,8 @@
 
 namespace plumb::cuda {
 
-void add_mma_kernels(std::vector<Kernel>& out);
+void add_mma_kernels(std::vector<Kernel>& out);      // linear, MLP, experts
+void add_attend_kernels(std::vector<Kernel>& out);   // sparse MLA
+void add_indexer_kernels(std::vector<Kernel>& out);  // index logits
 
 }  // namespace plumb::cuda

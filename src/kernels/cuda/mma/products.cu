@@ -1,5 +1,5 @@
-#include "kernels/cuda/mma/columns.cuh"
 #include "kernels/cuda/mma/mma_kernels.h"
+#include "kernels/cuda/mma/product.cuh"
 #include "kernels/cuda/mma/tile.cuh"
 
 namespace plumb::cuda {
@@ -23,24 +23,6 @@ __global__ void split_gated(const float* gate, const float* up, bool round, Colu
     return rounded(rounded(g / (1.0f + expf(-g)), round) * u, round);
   });
 }
-
-// Which rows go through which matrix. Without groups: all through the first.
-struct Groups {
-  const int32_t* expert = nullptr;  // [groups], -1 beyond the last
-  const int32_t* begin = nullptr;   // [groups + 1] into `slots`
-  const int32_t* slots = nullptr;   // rows of the output, by expert
-  int slots_per_row = 1;            // row of x = slot / slots_per_row
-};
-
-struct Product {
-  Stack w[2] = {};
-  Act y[2] = {};  // blockIdx.z chooses
-  Columns x{};
-  const float* bias = nullptr;
-  int rows = 0;
-  bool round = false;
-  Groups groups{};
-};
 
 // Sums the warps' shares in order and the three parts from the smallest; scales, adds the bias, stores.
 template <Coding coding, int tiles>
@@ -112,27 +94,48 @@ __global__ void __launch_bounds__(kThreads, tiles == 1 ? Unit<coding>::kBlocks :
   }
 }
 
+struct Grouping {
+  const int32_t* experts = nullptr;  // [rows, k]
+  int64_t ld = 0;
+  int rows = 0, k = 0, expert_count = 0, groups = 0;
+  int32_t *expert = nullptr, *begin = nullptr, *slots = nullptr;  // of Groups
+};
+constexpr int kListed = 4096;  // choices that fit into shared memory; more are read again and again
+
 // One block. Experts that have rows, in ascending order, and their slots, in ascending order.
-__global__ void group_slots(const int32_t* experts, int64_t ld, int rows, int k, int expert_count, int groups,
-                            int32_t* expert, int32_t* begin, int32_t* slots) {
-  extern __shared__ int32_t counts[];  // [expert_count]
-  const int e = static_cast<int>(threadIdx.x);
-  const auto chosen = [&](int i) { return experts[static_cast<int64_t>(i / k) * ld + i % k]; };
-  for (int i = e; i < expert_count; i += static_cast<int>(blockDim.x)) counts[i] = 0;
-  for (int i = e; i < groups; i += static_cast<int>(blockDim.x)) expert[i] = -1;
+__device__ void group_slots(const Grouping& g) {
+  extern __shared__ int32_t counts[];  // [expert_count], then up to kListed choices
+  int32_t* listed = counts + g.expert_count;
+  const int e = static_cast<int>(threadIdx.x), all = g.rows * g.k;
+  const bool short_list = all <= kListed;
+  const auto read = [&](int i) { return g.experts[static_cast<int64_t>(i / g.k) * g.ld + i % g.k]; };
+  const auto chosen = [&](int i) { return short_list ? listed[i] : read(i); };
+  for (int i = e; i < g.expert_count; i += static_cast<int>(blockDim.x)) counts[i] = 0;
+  for (int i = e; i < g.groups; i += static_cast<int>(blockDim.x)) g.expert[i] = -1;
+  for (int i = e; short_list && i < all; i += static_cast<int>(blockDim.x)) listed[i] = read(i);
   __syncthreads();
-  for (int i = e; i < rows * k; i += static_cast<int>(blockDim.x))
+  for (int i = e; i < all; i += static_cast<int>(blockDim.x))
     if (chosen(i) >= 0) atomicAdd(&counts[chosen(i)], 1);
   __syncthreads();
-  for (int mine = e; mine < expert_count; mine += static_cast<int>(blockDim.x)) {
+  for (int mine = e; mine < g.expert_count; mine += static_cast<int>(blockDim.x)) {
     if (counts[mine] == 0) continue;
     int group = 0, at = 0;
     for (int i = 0; i < mine; ++i) group += counts[i] > 0 ? 1 : 0, at += counts[i];
-    expert[group] = mine;
-    begin[group] = at;
-    begin[group + 1] = at + counts[mine];  // the same value that the next group writes
-    for (int i = 0; i < rows * k; ++i)
-      if (chosen(i) == mine) slots[at++] = i;
+    g.expert[group] = mine;
+    g.begin[group] = at;
+    g.begin[group + 1] = at + counts[mine];  // the same value that the next group writes
+    for (int i = 0; i < all; ++i)
+      if (chosen(i) == mine) g.slots[at++] = i;
+  }
+}
+
+// A block a row that splits it, and one that groups.
+__global__ void prepare_experts(Act x, Columns out, Grouping grouping) {
+  if (blockIdx.x == gridDim.x - 1) {
+    cudaTriggerProgrammaticLaunchCompletion();
+    group_slots(grouping);
+  } else {
+    split_row(out, blockIdx.x, [&](int64_t i) { return x.load(blockIdx.x, i); });
   }
 }
 
@@ -164,21 +167,6 @@ __global__ void combine_experts(Combine c, Act shared, Act y, int64_t hidden) {
 constexpr int64_t kFewBlocks =
     1056;  // eight for each multiprocessor of an H200: below, parallel rows are worth more than reuse
 
-// May start while the kernel before it still runs: see multiply_tile.
-void launch_early(void (*kernel)(Product), dim3 grid, const Product& p, cudaStream_t stream) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, p);
-  PLUMB_CHECK(status == cudaSuccess, cudaGetErrorString(status));
-}
-
 template <Coding coding, int tiles>
 void multiply_tiles(const Product& p, int groups, int matrices, cudaStream_t stream) {
   const int most = 8 * tiles / p.x.parts;
@@ -187,19 +175,29 @@ void multiply_tiles(const Product& p, int groups, int matrices, cudaStream_t str
   const bool two = (strips + 1) / 2 * down * matrices >= kFewBlocks;
   const dim3 grid(static_cast<unsigned>(two ? (strips + 1) / 2 : strips), static_cast<unsigned>(down),
                   static_cast<unsigned>(matrices));
-  launch_early(two ? product<coding, tiles, 2> : product<coding, tiles, 1>, grid, p, stream);
+  launch_early(two ? product<coding, tiles, 2> : product<coding, tiles, 1>, grid, kThreads, 0, p, stream);
 }
 
 template <Coding coding>
 void multiply(const Product& p, int groups, int matrices, cudaStream_t stream) {
   // Rows of one block; an expert may have more than the mean, and its weights are then read again.
   const int expected = groups > 0 ? (p.rows + groups - 1) / groups : p.rows;
-  if (expected * p.x.parts <= 8) return multiply_tiles<coding, 1>(p, groups, matrices, stream);
-  if (expected * p.x.parts <= 24) return multiply_tiles<coding, 3>(p, groups, matrices, stream);
+  const int columns = expected * p.x.parts;
+  if (columns <= 8) return multiply_tiles<coding, 1>(p, groups, matrices, stream);
+  if (columns <= 24) return multiply_tiles<coding, 3>(p, groups, matrices, stream);
   multiply_tiles<coding, 6>(p, groups, matrices, stream);
 }
 
+// How activations are read, and the weights with them.
+enum class How {
+  Exact,    // f32 in three bf16 columns
+  Rounded,  // in one
+  Wide,     // in one, by the kernel for many rows
+};
+
+template <How how>
 void multiply(const Mat& like, const Product& p, int groups, int matrices, cudaStream_t stream) {
+  if constexpr (how == How::Wide) return multiply_wide(like, p, groups, matrices, stream);
   if (like.element == DType::BF16) return multiply<Coding::Bf16>(p, groups, matrices, stream);
   if (like.element == DType::F4E2M1) return multiply<Coding::Nvfp4>(p, groups, matrices, stream);
   if (like.block_k == 128) return multiply<Coding::Fp8Block>(p, groups, matrices, stream);
@@ -231,52 +229,69 @@ Pieces pieces(const Stream& s, size_t need) {
 
 Act f32_rows(float* data, int64_t ld) { return {data, ld, false}; }
 
-size_t linear_bytes(int64_t rows, int64_t k) { return static_cast<size_t>(columns_bytes(rows, k)); }
+// Of Product::partial.
+template <How how>
+int64_t partial_bytes(int64_t rows, int64_t n, int64_t k, int matrices) {
+  return how == How::Wide ? aligned(wide_splits(n, k, matrices, false) * matrices * rows * n * 4) : 0;
+}
+template <How how>
+size_t linear_bytes(int64_t rows, int64_t n, int64_t k) {
+  return static_cast<size_t>(columns_bytes(rows, k) + partial_bytes<how>(rows, n, k, 1));
+}
 
+template <How how>
 void linear(const LinearArgs& a, Stream& s) {
   const int64_t rows = a.x.dim(0);
   const Mat w = mat(*a.w);
-  Pieces memory = pieces(s, linear_bytes(rows, w.k));
+  Pieces memory = pieces(s, linear_bytes<how>(rows, w.n, w.k));
   Product p{.w = {Stack{w}, {}},
             .y = {act(a.y), {}},
-            .x = memory.columns(rows, w, a.x.dtype == DType::BF16),
+            .x = memory.columns(rows, w, how != How::Exact || a.x.dtype == DType::BF16),
             .bias = a.w->bias,
             .rows = static_cast<int>(rows),
             .round = a.numerics.round_bf16};
+  p.partial = reinterpret_cast<float*>(memory.at);
   split_activations<<<static_cast<unsigned>(rows), kSplitThreads, 0, handle(s)>>>(act(a.x), p.x);
-  multiply(w, p, 0, 1, handle(s));
+  multiply<how>(w, p, 0, 1, handle(s));
 }
 
+template <How how>
 size_t mlp_bytes(int64_t rows, int64_t inter, int64_t hidden) {
-  return static_cast<size_t>(columns_bytes(rows, hidden) + 2 * aligned(rows * inter * 4) + columns_bytes(rows, inter));
+  return static_cast<size_t>(
+      columns_bytes(rows, hidden) + 2 * aligned(rows * inter * 4) + columns_bytes(rows, inter) +
+      std::max(partial_bytes<how>(rows, inter, hidden, 2), partial_bytes<how>(rows, hidden, inter, 1)));
 }
 
 // gate and up of `p.x` into `middle`, gated and split again
+template <How how>
 Columns gate_and_up(Product p, Pieces& memory, const Mat& down, int groups, cudaStream_t stream) {
   auto* gate = memory.take<float>(p.rows * down.k);
   auto* up = memory.take<float>(p.rows * down.k);
   p.y[0] = f32_rows(gate, down.k), p.y[1] = f32_rows(up, down.k);
   const bool round = p.round;
   p.round = false;
-  multiply(p.w[0].first, p, groups, 2, stream);
-  const Columns middle = memory.columns(p.rows, down, round);
+  const Columns middle = memory.columns(p.rows, down, how != How::Exact || round);
+  p.partial = reinterpret_cast<float*>(memory.at);
+  multiply<how>(p.w[0].first, p, groups, 2, stream);
   split_gated<<<static_cast<unsigned>(p.rows), kSplitThreads, 0, stream>>>(gate, up, round, middle);
   return middle;
 }
 
+template <How how>
 void mlp(const MlpArgs& a, Stream& s) {
   const int64_t rows = a.x.dim(0);
   const Mat gate = mat(*a.gate), down = mat(*a.down);
-  Pieces memory = pieces(s, mlp_bytes(rows, gate.n, gate.k));
+  Pieces memory = pieces(s, mlp_bytes<how>(rows, gate.n, gate.k));
   Product p{.w = {Stack{gate}, Stack{mat(*a.up)}},
-            .x = memory.columns(rows, gate, a.x.dtype == DType::BF16),
+            .x = memory.columns(rows, gate, how != How::Exact || a.x.dtype == DType::BF16),
             .rows = static_cast<int>(rows),
             .round = a.numerics.round_bf16};
   split_activations<<<static_cast<unsigned>(rows), kSplitThreads, 0, handle(s)>>>(act(a.x), p.x);
-  p.x = gate_and_up(p, memory, down, 0, handle(s));
+  p.x = gate_and_up<how>(p, memory, down, 0, handle(s));
   p.w[0] = Stack{down};
   p.y[0] = act(a.y);
-  multiply(down, p, 0, 1, handle(s));
+  p.partial = reinterpret_cast<float*>(memory.at);
+  multiply<how>(down, p, 0, 1, handle(s));
 }
 
 // Slots of unused experts don't occur, so a step has at most as many groups as slots.
@@ -286,6 +301,7 @@ size_t moe_bytes(int64_t rows, int64_t k, int64_t inter, int64_t hidden) {
                              columns_bytes(slots, inter) + aligned(slots * hidden * 4) + 3 * aligned((slots + 1) * 4));
 }
 
+template <How how>
 void moe(const MoeArgs& a, Stream& s) {
   const int64_t rows = a.x.dim(0), k = a.experts.dim(1), slots = rows * k;
   const Stack gate = stack(a.gate), down = stack(a.down);
@@ -297,29 +313,43 @@ void moe(const MoeArgs& a, Stream& s) {
   auto* begin = memory.take<int32_t>(slots + 1);
   auto* list = memory.take<int32_t>(slots + 1);
   auto* out = memory.take<float>(slots * hidden);
-  // Rounded up: compiled code reads the counts up to 16 bytes at once.
-  group_slots<<<1, 1024, static_cast<size_t>(aligned(experts * 4)), handle(s)>>>(
-      a.experts.i32(), a.experts.ld, static_cast<int>(rows), static_cast<int>(k), experts, groups, expert, begin, list);
   Product p{.w = {gate, stack(a.up)},
-            .x = memory.columns(rows, gate.first, a.x.dtype == DType::BF16),
+            .x = memory.columns(rows, gate.first, how != How::Exact || a.x.dtype == DType::BF16),
             .rows = static_cast<int>(slots),
             .round = a.numerics.round_bf16,
             .groups = {expert, begin, list, static_cast<int>(k)}};
-  split_activations<<<static_cast<unsigned>(rows), kSplitThreads, 0, handle(s)>>>(act(a.x), p.x);
-  p.x = gate_and_up(p, memory, down.first, groups, handle(s));
+  const Grouping grouping{.experts = a.experts.i32(),
+                          .ld = a.experts.ld,
+                          .rows = static_cast<int>(rows),
+                          .k = static_cast<int>(k),
+                          .expert_count = experts,
+                          .groups = groups,
+                          .expert = expert,
+                          .begin = begin,
+                          .slots = list};
+  // Rounded up: compiled code reads the counts up to 16 bytes at once.
+  const auto shared = static_cast<size_t>(aligned((experts + std::min<int64_t>(slots, kListed)) * 4));
+  prepare_experts<<<static_cast<unsigned>(rows) + 1, kSplitThreads, shared, handle(s)>>>(act(a.x), p.x, grouping);
+  p.x = gate_and_up<how>(p, memory, down.first, groups, handle(s));
   p.groups.slots_per_row = 1;
   p.round = false;
   p.w[0] = down;
   p.y[0] = f32_rows(out, hidden);
-  multiply(down.first, p, groups, 1, handle(s));
+  multiply<how>(down.first, p, groups, 1, handle(s));
   const Combine c{out,          a.experts.i32(),     a.weights.f32(),      a.experts.ld,
                   a.weights.ld, static_cast<int>(k), a.numerics.round_bf16};
   combine_experts<<<dim3(static_cast<unsigned>((hidden + 255) / 256), static_cast<unsigned>(rows)), 256, 0,
                     handle(s)>>>(c, act(a.shared), act(a.y), hidden);
 }
 
-size_t linear_workspace(const Call& c) { return linear_bytes(c.m_hi, c.k); }
-size_t mlp_workspace(const Call& c) { return mlp_bytes(c.m_hi, c.n, c.k); }
+template <How how>
+size_t linear_workspace(const Call& c) {
+  return linear_bytes<how>(c.m_hi, c.n, c.k);
+}
+template <How how>
+size_t mlp_workspace(const Call& c) {
+  return mlp_bytes<how>(c.m_hi, c.n, c.k);
+}
 size_t moe_workspace(const Call& c) { return moe_bytes(c.m_hi, c.topk, c.n, c.k); }
 
 struct Family {
@@ -328,22 +358,38 @@ struct Family {
   int64_t k_multiple;
 };
 
+template <How how>
 Contract contract_of(Op op, const Family& family) {
+  constexpr const char* kSuffix = how == How::Exact ? "" : how == How::Rounded ? ".bf16" : ".wide";
   Contract c;
-  c.name = to_string(op) + "." + family.name + ".mma.cuda";
+  c.name = to_string(op) + "." + family.name + kSuffix + ".mma.cuda";
   c.op = op;
   c.weight = family.formats;
+  if (how != How::Exact) c.reads = {kBf16};
   c.weight_layout = Layout::CudaRowMajor;
   c.arch = Isa::CudaPortable;
-  c.limits.k_multiple = family.k_multiple;
-  if (op != Op::Linear) c.limits.n_multiple = family.k_multiple;  // the width in the middle is a k as well
+  c.limits.k_multiple = how == How::Wide ? 128 : family.k_multiple;
+  if (op != Op::Linear) c.limits.n_multiple = c.limits.k_multiple;  // the width in the middle is a k as well
   c.round_bf16 = true;
   c.deterministic = c.batch_invariant = true;
-  c.sum_order = std::string("mma8.") + family.name;
-  c.error_bound = {.c = 8, .unit = DType::F32, .floor = 0};  // exact products; tensor cores truncate when they add
-  c.preference = 10;  // reads every weight once, where the naive kernel reads it once a row: docs/performance.md
-  c.workspace = op == Op::Linear ? linear_workspace : op == Op::Mlp ? mlp_workspace : moe_workspace;
+  c.sum_order = std::string("mma8.") + family.name + kSuffix;
+  // Exact products; tensor cores truncate when they add. One rounding of x, and one of what lies in the middle.
+  c.error_bound = {
+      .c = how == How::Exact ? 8.0 : 2.0, .unit = how == How::Exact ? DType::F32 : DType::BF16, .floor = 0};
+  // docs/performance.md. Exact: every weight is read once, where the naive kernel reads it once a row. Rounded: a row
+  // is one column instead of three. Wide: columns are shared by 128 rows of the weight instead of 16, from nine rows
+  // on.
+  c.preference = how == How::Exact ? 10 : how == How::Rounded ? 20 : 30;
+  c.preferred_from = how == How::Wide ? 9 : 1;
+  c.workspace = op == Op::Linear ? linear_workspace<how> : op == Op::Mlp ? mlp_workspace<how> : moe_workspace;
   return c;
+}
+
+template <How how>
+void add_family(std::vector<Kernel>& out, const Family& family) {
+  out.push_back(make_kernel<LinearArgs, linear<how>>(contract_of<how>(Op::Linear, family)));
+  out.push_back(make_kernel<MlpArgs, mlp<how>>(contract_of<how>(Op::Mlp, family)));
+  out.push_back(make_kernel<MoeArgs, moe<how>>(contract_of<how>(Op::Moe, family)));
 }
 
 }  // namespace
@@ -354,9 +400,9 @@ void add_mma_kernels(std::vector<Kernel>& out) {
                              {"fp8_row", {kFp8Tensor, kFp8Channel}, 128},
                              {"nvfp4", {kNvfp4}, 128}};
   for (const Family& family : families) {
-    out.push_back(make_kernel<LinearArgs, linear>(contract_of(Op::Linear, family)));
-    out.push_back(make_kernel<MlpArgs, mlp>(contract_of(Op::Mlp, family)));
-    out.push_back(make_kernel<MoeArgs, moe>(contract_of(Op::Moe, family)));
+    add_family<How::Exact>(out, family);
+    add_family<How::Rounded>(out, family);
+    add_family<How::Wide>(out, family);
   }
 }
 

@@ -7,7 +7,7 @@
 // on k alone: a column's bits don't depend on the columns beside it.
 #pragma once
 
-#include "kernels/cuda/device_types.cuh"
+#include "kernels/cuda/mma/fragments.cuh"
 
 namespace plumb::cuda {
 
@@ -36,26 +36,6 @@ struct Unit<Coding::Nvfp4> {
 // E2M1 decodes to 2^-7 of its value (see decode_e2m1); the last scaling makes up for it.
 inline constexpr int kNvfp4Exponent = 7;
 
-__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
-// Bytes 0 and 2 (odd: 1 and 3) of `word` as two bf16. Exponent and mantissa bits moved into a bf16 are the value times
-// 2^-120, denormals included. Codes of NaN come out as 480: see has_nan.
-template <bool odd>
-__device__ uint32_t decode_e4m3(uint32_t word) {
-  const uint32_t sign = odd ? word : word << 8;
-  const uint32_t bits = odd ? word >> 4 : word << 4;
-  return multiply_bf16x2((sign & 0x80008000u) | (bits & 0x07f007f0u), 0x7b807b80u);  // 2^120
-}
-// Nonzero when one of four E4M3 is NaN.
-__device__ inline uint32_t has_nan(uint32_t word) { return ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
 // Nibbles j and j + 4 of `word` times the block's scale and 2^-7. Exponent and mantissa bits moved into a bf16 are the
 // value times 2^-126 (denormals included); `scale` holds the block scale times 2^119, twice.
 template <int j>
@@ -92,7 +72,7 @@ __device__ void load_unit(const Mat& w, int64_t low, int64_t high, int64_t unit,
     out.low[i] = load_once(w.data + low * row_bytes + at + 64 * i);
     out.high[i] = load_once(w.data + high * row_bytes + at + 64 * i);
   }
-  if constexpr (coding == Coding::Fp8Block) out.scale = w.scale_at(low, unit * U::kElements);
+  if constexpr (coding == Coding::Fp8Block) out.scale = block_scale(w, low / 128 * w.scale_ld + unit);
   if constexpr (coding == Coding::Nvfp4) {
     const int64_t scale_at = unit * 8 + 2 * q;
     out.scales_low = *reinterpret_cast<const uint16_t*>(w.scale + low * w.scale_ld + scale_at);

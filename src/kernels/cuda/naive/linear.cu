@@ -98,9 +98,14 @@ __device__ float comparable(float x) { return x == x ? x : -INFINITY; }
 
 // One thread a row: at most a few hundred experts. Ties to the lower id. `used` are the groups or experts taken.
 __global__ void choose_experts(const float* logits, int64_t logits_ld, RouterParams p, int32_t* experts,
-                               int64_t experts_ld, float* weights, int64_t weights_ld, int rows, float* scratch) {
+                               int64_t experts_ld, float* weights, int64_t weights_ld, int rows,
+                               const int32_t* sequence, float* scratch) {
   const int t = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (t >= rows) return;
+  if (sequence != nullptr && sequence[t] < 0) {
+    for (int j = 0; j < p.k; ++j) experts[t * experts_ld + j] = -1;
+    return;
+  }
   float* score = scratch + static_cast<int64_t>(t) * p.experts;
   const float* row = logits + t * logits_ld;
   const auto sigmoid = [&](int e) { return static_cast<float>(1.0 / (1.0 + exp(-static_cast<double>(row[e])))); };
@@ -192,7 +197,7 @@ void router(const RouterArgs& a, Stream& s) {
                        a.routed_scaling_factor};
   choose_experts<<<(rows + 63) / 64, 64, 0, handle(s)>>>(a.logits.f32(), a.logits.ld, p, a.experts.i32(), a.experts.ld,
                                                          a.weights.f32(), a.weights.ld, static_cast<int>(rows),
-                                                         reinterpret_cast<float*>(s.workspace));
+                                                         a.sequence, reinterpret_cast<float*>(s.workspace));
 }
 
 // Call.n is the width of the hidden layer, Call.topk the experts of a row.

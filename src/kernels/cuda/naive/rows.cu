@@ -38,6 +38,14 @@ __global__ void gather(Act x, const int32_t* rows, int64_t n, Act y) {
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) y.store(r, i, x.load(rows[r], i), false);
 }
 
+__global__ void finite(Act x, int64_t n, int32_t* out, int64_t out_ld) {
+  const int64_t t = blockIdx.x;
+  bool bad = false;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) bad |= !(fabsf(x.load(t, i)) < INFINITY);
+  bad = __syncthreads_or(bad) != 0;
+  if (threadIdx.x == 0) out[t * out_ld] = bad ? 0 : 1;
+}
+
 struct RopeParams {
   int head_dim, offset, rope_dim;
   bool interleaved, round, round_products, round_angles;
@@ -82,6 +90,9 @@ void add_rms_norm(const AddRmsNormArgs& a, Stream& s) {
 void gather_rows(const GatherRowsArgs& a, Stream& s) {
   gather<<<rows_of(a.y), kThreads, 0, handle(s)>>>(act(a.x), a.rows, a.y.dim(1), act(a.y));
 }
+void finite_rows(const FiniteRowsArgs& a, Stream& s) {
+  finite<<<rows_of(a.x), kThreads, 0, handle(s)>>>(act(a.x), a.x.dim(1), a.finite.i32(), a.finite.ld);
+}
 void rope(const RopeArgs& a, Stream& s) {
   const RopeParams p{a.head_dim,
                      a.offset,
@@ -102,6 +113,7 @@ void add_naive_row_kernels(std::vector<Kernel>& out) {
   out.push_back(make_kernel<RmsNormArgs, rms_norm>(naive_contract(Op::RmsNorm)));
   out.push_back(make_kernel<AddRmsNormArgs, add_rms_norm>(naive_contract(Op::AddRmsNorm)));
   out.push_back(make_kernel<GatherRowsArgs, gather_rows>(naive_contract(Op::GatherRows)));
+  out.push_back(make_kernel<FiniteRowsArgs, finite_rows>(naive_contract(Op::FiniteRows)));
   out.push_back(make_kernel<RopeArgs, rope>(naive_contract(Op::Rope)));
 }
 

@@ -118,6 +118,48 @@ __global__ void select_rows(const float* logits, int64_t logits_ld, const int32_
   }
 }
 
+struct Sets {
+  bool extend;
+  int32_t* selection;
+  int64_t selection_ld, selected;
+  int32_t* sets;
+  int64_t sets_ld, width;
+};
+
+// One block a row. A set that is full stays as it is: a caller that drafts so often has a bug, and no place to hear it.
+__global__ void draft_rows(Sets p, Paging paging) {
+  __shared__ int end_shared;
+  const int row = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
+  const int32_t sequence = paging.sequence[row];
+  int32_t* selected = p.selection + row * p.selection_ld;
+  if (sequence < 0) {
+    for (int64_t i = tid; p.extend && i < p.width; i += kThreads) selected[i] = -1;
+    return;
+  }
+  int32_t* set = p.sets + sequence * p.sets_ld;
+  if (!p.extend) {  // the sequence's last row alone writes
+    bool later = false;
+    for (int r = row + 1 + tid; r < paging.rows; r += kThreads) later |= paging.sequence[r] == sequence;
+    if (__syncthreads_or(later) != 0) return;
+    for (int64_t i = tid; i < p.width; i += kThreads) set[i] = i < p.selected ? selected[i] : -1;
+    return;
+  }
+  if (tid == 0) end_shared = static_cast<int>(p.width);
+  __syncthreads();
+  for (int i = tid; i < p.width; i += kThreads)
+    if (set[i] == -1) atomicMin(&end_shared, i);
+  __syncthreads();
+  const int end = end_shared;
+  const int32_t own = paging.positions[row];
+  if (tid == 0 && end < p.width && (end == 0 || set[end - 1] != own)) set[end] = own;
+  __syncthreads();
+  for (int64_t i = tid; i < p.width; i += kThreads) selected[i] = set[i];
+}
+
+void draft_set(const DraftSetArgs& a, Stream& s) {
+  const Sets p{a.extend, a.selection.i32(), a.selection.ld, a.selection.dim(1), a.sets.i32(), a.sets.ld, a.sets.dim(1)};
+  draft_rows<<<static_cast<unsigned>(a.paging.rows), kThreads, 0, handle(s)>>>(p, a.paging);
+}
 void indexer_logits(const IndexerLogitsArgs& a, Stream& s) {
   const Scores p{act(a.q),        act(a.weights), a.heads,     a.head_dim,     a.weight_scale,
                  a.softmax_scale, a.logits.f32(), a.logits.ld, a.logits.dim(1)};
@@ -134,6 +176,7 @@ void top_k(const TopKArgs& a, Stream& s) {
 void add_naive_select_kernels(std::vector<Kernel>& out) {
   out.push_back(make_kernel<IndexerLogitsArgs, indexer_logits>(naive_contract(Op::IndexerLogits)));
   out.push_back(make_kernel<TopKArgs, top_k>(naive_contract(Op::TopK)));
+  out.push_back(make_kernel<DraftSetArgs, draft_set>(naive_contract(Op::DraftSet)));
 }
 
 }  // namespace plumb::cuda

@@ -1,0 +1,36 @@
+// A loaded model with all that a step needs: what the engine, `plumb logits` and tests stand on.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "device/compute_device.h"
+#include "model/loaded_model.h"
+
+namespace plumb {
+
+struct InstanceOptions {
+  ModelPlanOptions plan{};
+  LoadOptions load{};   // where to is filled in
+  int cuda_device = 0;  // with backend "cuda"
+};
+
+// Stays where it is; members are ended in reverse order.
+struct ModelInstance {
+  ComputeDevice device{};
+  std::unique_ptr<LoadedModel> model{};
+  std::optional<KvCache> cache{};
+  ForwardBuffersPtr buffers{};
+  std::shared_ptr<std::byte> workspace{};
+  std::unique_ptr<Executor> executor{};
+
+  const ModelConfig& config() const { return model->config(); }
+  const PlannedModel& planned() const { return model->planned; }
+  Forward forward();  // refers to the members
+};
+// `registry` and `pool` must outlive the result.
+Result<std::unique_ptr<ModelInstance>> open_instance(const std::filesystem::path& folder, const Registry& registry,
+                                                     ThreadPool& pool, const InstanceOptions& options);
+
+}  // namespace plumb
