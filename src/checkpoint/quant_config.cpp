@@ -143,7 +143,7 @@ void parse_modelopt(ConfigReader& r, QuantConfig& q, const std::string& algorith
 std::string modelopt_group(ConfigReader& r, const std::string& name, const json& group, const std::string& algorithm) {
   const json weights = group.is_object() ? group.value("weights", json()) : json();
   const json num_bits = weights.is_object() ? weights.value("num_bits", json()) : json();
-  const std::string meant = !algorithm.empty() ? algorithm : num_bits == 4 ? "NVFP4" : num_bits == 8 ? "FP8" : "";
+  std::string meant = !algorithm.empty() ? algorithm : num_bits == 4 ? "NVFP4" : num_bits == 8 ? "FP8" : "";
   if (meant == "NVFP4" && (num_bits != 4 || weights.value("group_size", json(16)) != 16)) {
     r.broken(
         fmt::format("config_groups.{}.weights is {}, but quant_algo is NVFP4", name, ConfigReader::shown(weights)));
