@@ -79,6 +79,33 @@ Value Interp::item(const Value& object, const Value& key, int line) {
   return Value::undefined(missing(object, key));
 }
 
+namespace {
+
+// Python's rules for the bounds of a slice over `size` items: negative counts from the end; then clamped to what a walk
+// in the step's direction can reach.
+struct SliceWalk {
+  Int begin, end, step;
+  SliceWalk(const std::optional<Int> (&parts)[3], Int size) : step(parts[2].value_or(1)) {
+    const auto clamp = [&](std::optional<Int> part, Int otherwise) {
+      if (!part) return otherwise;
+      const Int at = *part < 0 ? *part + size : *part;
+      return std::clamp<Int>(at, step < 0 ? -1 : 0, step < 0 ? size - 1 : size);
+    };
+    begin = clamp(parts[0], step < 0 ? size - 1 : 0);
+    end = clamp(parts[1], step < 0 ? -1 : size);
+  }
+  // f(index) for each item on the way.
+  template <class F>
+  void each(F&& f) const {
+    for (Int i = begin; step > 0 ? i < end : i > end;) {
+      f(static_cast<size_t>(i));
+      if (__builtin_add_overflow(i, step, &i)) break;
+    }
+  }
+};
+
+}  // namespace
+
 Value Interp::slice(const Value& object, const Expr& range) {
   const int line = range.line;
   std::optional<Int> parts[3];
@@ -90,41 +117,29 @@ Value Interp::slice(const Value& object, const Expr& range) {
     parts[i] = value.as_int();
     if (!parts[i]) return fail(line, "slice indices must be integers or None");
   }
-  const Int step = parts[2].value_or(1);
-  if (step == 0) return fail(line, "slice step cannot be zero");
-  const TaintedText* text = object.as_text();
-  const List* list = object.as_list();
-  const bool sliceable = text || (list && list->kind != ListKind::Generator && list->kind != ListKind::View);
+  if (parts[2] == Int{0}) return fail(line, "slice step cannot be zero");
   if (const auto* undefined = object.get<Undefined>(); undefined && undefined->hint)
     return fail(line, *undefined->hint);
-  if (!sliceable) return fail(line, fmt::format("'{}' object cannot be sliced", object.type_name()));
-  const std::vector<size_t> bounds = text ? TextOps::boundaries(text->bytes) : std::vector<size_t>();
-  const auto size = static_cast<Int>(text ? bounds.size() - 1 : list->items.size());
-  charge(static_cast<int64_t>(size / 16), line);
-  // Python's rules: negative counts from the end; then clamped to what a walk in the step's direction can reach.
-  const auto clamp = [&](std::optional<Int> part, Int otherwise) {
-    if (!part) return otherwise;
-    const Int at = *part < 0 ? *part + size : *part;
-    return std::clamp<Int>(at, step < 0 ? -1 : 0, step < 0 ? size - 1 : size);
-  };
-  const Int begin = clamp(parts[0], step < 0 ? size - 1 : 0);
-  const Int end = clamp(parts[1], step < 0 ? -1 : size);
-  if (text && step == 1) {
-    if (begin >= end) return Value::text("");
-    return make_text(plumb::slice(*text, bounds[static_cast<size_t>(begin)], bounds[static_cast<size_t>(end)]), line);
-  }
-  TextBuilder characters;
-  std::vector<Value> items;
-  for (Int i = begin; step > 0 ? i < end : i > end;) {
-    const auto at = static_cast<size_t>(i);
-    if (text) {
-      characters.append(*text, bounds[at], bounds[at + 1]);
-    } else {
-      items.push_back(list->items[at]);
+  if (const TaintedText* text = object.as_text()) {
+    const std::vector<size_t> bounds = TextOps::boundaries(text->bytes);
+    const SliceWalk walk(parts, static_cast<Int>(bounds.size() - 1));
+    charge(static_cast<int64_t>(bounds.size() / 16), line);
+    if (walk.step == 1) {
+      if (walk.begin >= walk.end) return Value::text("");
+      return make_text(
+          plumb::slice(*text, bounds[static_cast<size_t>(walk.begin)], bounds[static_cast<size_t>(walk.end)]), line);
     }
-    if (__builtin_add_overflow(i, step, &i)) break;
+    TextBuilder characters;
+    walk.each([&](size_t at) { characters.append(*text, bounds[at], bounds[at + 1]); });
+    return make_text(std::move(characters), line);
   }
-  return text ? make_text(std::move(characters), line) : list_of(std::move(items), list->kind, line);
+  const List* list = object.as_list();
+  if (list == nullptr || list->kind == ListKind::Generator || list->kind == ListKind::View)
+    return fail(line, fmt::format("'{}' object cannot be sliced", object.type_name()));
+  charge(static_cast<int64_t>(list->items.size() / 16), line);
+  std::vector<Value> items;
+  SliceWalk(parts, static_cast<Int>(list->items.size())).each([&](size_t at) { items.push_back(list->items[at]); });
+  return list_of(std::move(items), list->kind, line);
 }
 
 }  // namespace plumb::jinja

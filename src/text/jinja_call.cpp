@@ -73,7 +73,7 @@ Value Interp::call_macro(const Callable& callee, Args args) {
   return out;
 }
 
-Value Interp::new_namespace(Args args) {
+Value Interp::new_namespace(const Args& args) {
   auto ns = std::make_shared<Namespace>();
   const int line = args.line;
   if (args.positional.size() > 1) return fail(line, "namespace() takes one mapping and keywords");
@@ -82,7 +82,7 @@ Value Interp::new_namespace(Args args) {
     if (dict == nullptr) return fail(line, "namespace() takes a mapping");
     for (const auto& [key, value] : dict->entries) ns->set(to_str(key).bytes, value);
   }
-  for (auto& [name, value] : args.keywords) ns->set(name, std::move(value));
+  for (const auto& [name, value] : args.keywords) ns->set(name, value);
   if (ns->depth > limits_.value_depth) return fail(line, "values nest too deeply");
   namespaces_.push_back(ns);
   return Value(std::move(ns));
@@ -109,7 +109,7 @@ Value Interp::range(Args& args) {
 
 Value Interp::call_global(const std::string& name, Args args) {
   const int line = args.line;
-  if (name == "namespace") return new_namespace(std::move(args));
+  if (name == "namespace") return new_namespace(args);
   if (name == "range") return range(args);
   if (name == "raise_exception") {
     const auto bound = bind(args, name, {"message"}, 1);

@@ -76,7 +76,7 @@ Interp::Flow Interp::exec(const Stmt& stmt) {
       }
       case StmtKind::SetBlock: {
         Value text = capture(stmt.body, std::make_shared<Scope>(Scope{{}, scope_}), stmt.line);
-        if (ok()) text = filtered(stmt.filter.get(), std::move(text));
+        if (ok()) text = filtered(stmt.filter.get(), text);
         if (ok()) assign(stmt.target, std::move(text), stmt.line);
         break;
       }
@@ -85,7 +85,7 @@ Interp::Flow Interp::exec(const Stmt& stmt) {
         break;
       case StmtKind::FilterBlock: {
         Value text = capture(stmt.body, std::make_shared<Scope>(Scope{{}, scope_}), stmt.line);
-        if (ok()) text = filtered(stmt.filter.get(), std::move(text));
+        if (ok()) text = filtered(stmt.filter.get(), text);
         if (ok()) write(to_str(text), stmt.line);
         break;
       }
@@ -136,7 +136,7 @@ Value Interp::capture(const Block& block, std::shared_ptr<Scope> scope, int line
   return ok() ? make_text(std::move(captured), line) : Value();
 }
 
-Value Interp::filtered(const Expr* filters, Value input) {
+Value Interp::filtered(const Expr* filters, const Value& input) {
   return filters == nullptr ? input : eval_filter(*filters, &input);
 }
 

@@ -79,12 +79,66 @@ std::optional<TaintedText> percent_value(Interp& in, char type, const Value& val
   return std::nullopt;
 }
 
+// One %-field: `%(key)-08.3f` without its percent sign.
+struct Field {
+  Spec spec;
+  const Value* named = nullptr;  // the value of (key)
+  char type = 0;
+};
+
+void read_flags(const std::string& f, size_t& i, Spec& spec) {
+  for (; i < f.size() && std::string_view("-0+ #").find(f[i]) != std::string_view::npos; ++i) {
+    spec.left |= f[i] == '-';
+    spec.zero |= f[i] == '0';
+    spec.plus |= f[i] == '+';
+  }
+  spec.width = digits(f, i);
+  if (i < f.size() && f[i] == '.') spec.precision = static_cast<int>(digits(f, ++i));
+}
+
+// From f[i], just behind a percent sign; i goes behind the field. Null: in has failed.
+std::optional<Field> read_field(Interp& in, const std::string& f, size_t& i, const Value& value, int line) {
+  const auto fail = [&](const char* message) {
+    in.fail(line, message);
+    return std::nullopt;
+  };
+  Field field;
+  if (i < f.size() && f[i] == '(') {
+    const size_t close = f.find(')', i);
+    const Dict* dict = value.as_dict();
+    if (close == std::string::npos || dict == nullptr) return fail("format requires a mapping");
+    field.named = dict->find(f.substr(i + 1, close - i - 1));
+    if (field.named == nullptr) return fail("a format names a missing key");
+    i = close + 1;
+  }
+  read_flags(f, i, field.spec);
+  if (i >= f.size()) return fail("incomplete format");
+  if (field.spec.width > kMaxWidth || field.spec.precision.value_or(0) > 500) return fail("a format is too wide");
+  field.type = f[i++];
+  return field;
+}
+
+// The argument a {field} stands for: by position (empty: the next one) or by name. Null: in has failed.
+const Value* brace_argument(Interp& in, const Args& args, const std::string& field, size_t& next) {
+  if (field.find_first_not_of("0123456789") == std::string::npos && field.size() < 6) {
+    const size_t index = field.empty() ? next++ : static_cast<size_t>(std::stol(field));
+    if (index < args.positional.size()) return &args.positional[index];
+    in.fail(args.line, "format() misses an argument");
+    return nullptr;
+  }
+  for (const auto& [name, value] : args.keywords)
+    if (name == field) return &value;
+  in.fail(args.line, fmt::format("format() misses '{}'", field));
+  return nullptr;
+}
+
 }  // namespace
 
 Value percent_format(Interp& in, const TaintedText& format, const Value& value, int line) {
   const std::string& f = format.bytes;
   const List* list = value.as_list();
   const bool tuple = list != nullptr && list->kind == ListKind::Tuple;
+  const size_t there = tuple ? list->items.size() : 1;
   size_t used = 0;
   TextBuilder out;
   for (size_t i = 0; i < f.size() && in.ok();) {
@@ -92,45 +146,26 @@ Value percent_format(Interp& in, const TaintedText& format, const Value& value, 
     out.append(format, i, percent);
     i = percent + 1;
     if (percent >= f.size()) break;
-    std::optional<Value> named;
-    if (i < f.size() && f[i] == '(') {
-      const size_t close = f.find(')', i);
-      const Dict* dict = value.as_dict();
-      if (close == std::string::npos || dict == nullptr) return in.fail(line, "format requires a mapping");
-      const Value* found = dict->find(f.substr(i + 1, close - i - 1));
-      if (found == nullptr) return in.fail(line, "a format names a missing key");
-      named = *found;
-      i = close + 1;
-    }
-    Spec spec;
-    for (; i < f.size() && std::string_view("-0+ #").find(f[i]) != std::string_view::npos; ++i) {
-      spec.left |= f[i] == '-';
-      spec.zero |= f[i] == '0';
-      spec.plus |= f[i] == '+';
-    }
-    spec.width = digits(f, i);
-    if (i < f.size() && f[i] == '.') spec.precision = static_cast<int>(digits(f, ++i));
-    if (i >= f.size()) return in.fail(line, "incomplete format");
-    if (spec.width > kMaxWidth || spec.precision.value_or(0) > 500) return in.fail(line, "a format is too wide");
-    const char type = f[i++];
-    if (type == '%') {
+    const std::optional<Field> field = read_field(in, f, i, value, line);
+    if (!field) return {};
+    if (field->type == '%') {
       out.append("%");
       continue;
     }
-    if (!named && (tuple ? used >= list->items.size() : used > 0))
-      return in.fail(line, "not enough arguments for format string");
-    const Value& argument = named ? *named : tuple ? list->items[used] : value;
+    if (field->named == nullptr && used >= there) return in.fail(line, "not enough arguments for format string");
+    const Value& unnamed = tuple && used < there ? list->items[used] : value;
+    const Value& argument = field->named != nullptr ? *field->named : unnamed;
     ++used;
-    if (const auto text = percent_value(in, type, argument, spec, line))
-      pad(out, *text, spec, type != 's' && type != 'r');
+    if (const auto text = percent_value(in, field->type, argument, field->spec, line))
+      pad(out, *text, field->spec, field->type != 's' && field->type != 'r');
   }
-  if (tuple ? used < list->items.size() : used == 0 && !value.as_dict() && !value.as_list() && !value.is_undefined())
-    return in.fail(line, "not all arguments converted during string formatting");
+  const bool may_stay_unused = value.as_dict() != nullptr || (list != nullptr && !tuple) || value.is_undefined();
+  if (used < there && !may_stay_unused) return in.fail(line, "not all arguments converted during string formatting");
   return in.make_text(std::move(out), line);
 }
 
 // {} {0} {name} {{ }}; a format specification within the braces is refused.
-Value brace_format(Interp& in, const TaintedText& format, Args& args) {
+Value brace_format(Interp& in, const TaintedText& format, const Args& args) {
   const std::string& f = format.bytes;
   size_t next = 0;
   TextBuilder out;
@@ -149,17 +184,9 @@ Value brace_format(Interp& in, const TaintedText& format, Args& args) {
     i = close + 1;
     if (field.find_first_of(":!.[{") != std::string::npos)
       return in.fail(args.line, fmt::format("the format field '{}' is not supported", field));
-    const bool number = field.find_first_not_of("0123456789") == std::string::npos && field.size() < 6;
-    if (number) {
-      const size_t index = field.empty() ? next++ : static_cast<size_t>(std::stol(field));
-      if (index >= args.positional.size()) return in.fail(args.line, "format() misses an argument");
-      append_str(out, args.positional[index]);
-    } else {
-      const auto it =
-          std::find_if(args.keywords.begin(), args.keywords.end(), [&](const auto& k) { return k.first == field; });
-      if (it == args.keywords.end()) return in.fail(args.line, fmt::format("format() misses '{}'", field));
-      append_str(out, it->second);
-    }
+    const Value* argument = brace_argument(in, args, field, next);
+    if (argument == nullptr) return {};
+    append_str(out, *argument);
     if (out.size() > in.limits().output_bytes) return in.fail(args.line, "a text grows too long");
   }
   return in.make_text(std::move(out), args.line);

@@ -102,7 +102,7 @@ class Interp {
   void exec_macro(const Stmt& stmt);
   Flow exec_scoped(const Block& block, std::shared_ptr<Scope> scope);
   Value capture(const Block& block, std::shared_ptr<Scope> scope, int line);
-  Value filtered(const Expr* filters, Value input);
+  Value filtered(const Expr* filters, const Value& input);
   bool fill(Loop& loop, size_t count);
   void assign(const Target& target, Value value, int line);
   void write(const TaintedText& text, int line);
@@ -127,7 +127,7 @@ class Interp {
   Value call_global(const std::string& name, Args args);
   Value call_method(const Callable& callee, Args args);
   Value loop_attribute(const LoopPtr& loop, std::string_view name, int line);
-  Value new_namespace(Args args);
+  Value new_namespace(const Args& args);
   Value range(Args& args);
 
   Limits limits_;
@@ -158,7 +158,7 @@ Filter find_sequence_filter(std::string_view name);  // jinja_sequence_filters.c
 Value to_json(Interp& in, const Value& value, Args& args);
 // "..." % value and "...".format(...) (jinja_format.cpp).
 Value percent_format(Interp& in, const TaintedText& format, const Value& value, int line);
-Value brace_format(Interp& in, const TaintedText& format, Args& args);
+Value brace_format(Interp& in, const TaintedText& format, const Args& args);
 
 // Shared by methods and filters (jinja_text_ops.cpp).
 struct TextOps {

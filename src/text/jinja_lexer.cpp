@@ -15,6 +15,14 @@ Error template_error(int line, std::string_view message) {
 
 namespace {
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+// 0 ... 15, or 99 for what is no hexadecimal digit.
+uint32_t hex_digit(char c) {
+  if (is_digit(c)) return static_cast<uint32_t>(c - '0');
+  const int letter = (c | 0x20) - 'a';
+  return letter >= 0 && letter < 6 ? static_cast<uint32_t>(letter + 10) : 99;
+}
+
 constexpr std::array<std::string_view, 29> kOperators = {  // longer ones first
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[", "]", "(",
     ")",  "{",  "}",  ">",  "<",  "=",  ".", ":", "|", ",", ";", "!", "@", "&"};
@@ -224,6 +232,13 @@ class Lexer {
   Status number();
   Status string(char quote);
   Status escape(size_t& i, std::string& out) const;
+  // Character i of the source, '\0' beyond its end.
+  char at(size_t i) const { return i < source_.size() ? source_[i] : '\0'; }
+  // From i on behind all that is `allowed` or an underscore.
+  size_t digits(size_t i, std::string_view allowed) const {
+    while (i < source_.size() && (allowed.find(source_[i]) != std::string_view::npos || source_[i] == '_')) ++i;
+    return i;
+  }
 
   std::string source_;
   size_t at_ = 0;
@@ -234,17 +249,10 @@ class Lexer {
 
 // 12, 1_000, 0x1f, 0b1, 0o7, 1.5, 1e3, 1.5e-3
 Status Lexer::number() {
-  const auto digits = [&](size_t i, std::string_view allowed) {
-    while (i < source_.size() && (allowed.find(source_[i]) != std::string_view::npos || source_[i] == '_')) ++i;
-    return i;
-  };
   constexpr std::string_view kDecimal = "0123456789";
-  const auto digit_at = [&](size_t i) {
-    return i < source_.size() && kDecimal.find(source_[i]) != std::string_view::npos;
-  };
+  const char base = source_[at_] == '0' ? static_cast<char>(at(at_ + 1) | 0x20) : '\0';
   size_t end = 0;
   bool is_float = false;
-  const char base = source_[at_] == '0' && at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20) : '\0';
   if (base == 'x') {
     end = digits(at_ + 2, "0123456789abcdefABCDEF");
   } else if (base == 'b' || base == 'o') {
@@ -252,16 +260,14 @@ Status Lexer::number() {
   } else {
     end = digits(at_, kDecimal);
     const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // a.0.1 takes items 0 and 1
-    if (!after_dot && end + 1 < source_.size() && source_[end] == '.' && digit_at(end + 1)) {
+    if (!after_dot && at(end) == '.' && is_digit(at(end + 1))) {
       is_float = true;
       end = digits(end + 1, kDecimal);
     }
-    if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
-      const size_t sign = end + 1 < source_.size() && (source_[end + 1] == '-' || source_[end + 1] == '+') ? 1 : 0;
-      if (digit_at(end + 1 + sign)) {
-        is_float = true;
-        end = digits(end + 1 + sign, kDecimal);
-      }
+    const size_t sign = at(end + 1) == '-' || at(end + 1) == '+' ? 1 : 0;
+    if ((at(end) | 0x20) == 'e' && is_digit(at(end + 1 + sign))) {
+      is_float = true;
+      end = digits(end + 1 + sign, kDecimal);
     }
   }
   std::string text = source_.substr(at_, end - at_);
@@ -298,26 +304,20 @@ Status Lexer::escape(size_t& i, std::string& out) const {
     out += kMeanings[known];
     return {};
   }
-  const size_t want = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-  const bool octal = c >= '0' && c <= '7';
   if (c == 'N') return template_error(line_, "characters by name (\\N{...}) are not supported");
-  if (want == 0 && !octal) {
+  const bool octal = c >= '0' && c <= '7';
+  const size_t want = octal ? 3 : c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+  if (want == 0) {
     out += '\\';
     if (c != '\0') out += c;
     return {};
   }
   if (octal) --i;
+  const size_t begin = i;
+  const uint32_t radix = octal ? 8 : 16;
   uint32_t value = 0;
-  size_t used = 0;
-  for (; used < (octal ? 3 : want) && i < source_.size(); ++used, ++i) {
-    const char h = source_[i];
-    const int digit = h >= '0' && h <= '9'                     ? h - '0'
-                      : (h | 0x20) >= 'a' && (h | 0x20) <= 'f' ? (h | 0x20) - 'a' + 10
-                                                               : 99;
-    if (digit >= (octal ? 8 : 16)) break;
-    value = value * (octal ? 8 : 16) + static_cast<uint32_t>(digit);
-  }
-  const bool whole = octal ? used > 0 : used == want;
+  for (; i < begin + want && hex_digit(at(i)) < radix; ++i) value = value * radix + hex_digit(source_[i]);
+  const bool whole = octal || i == begin + want;
   if (!whole || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF))
     return template_error(line_, fmt::format("a bad '\\{}' escape", c));
   utf8::append(out, value);

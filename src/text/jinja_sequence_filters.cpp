@@ -56,6 +56,7 @@ Value sort(Interp& in, const Value& input, Args& args) {
   in.charge(static_cast<int64_t>(keyed.size()) * 16, args.line);
   if (in.ok()) sort_by_keys(in, keyed, bound[0] && truthy(*bound[0]), args.line);
   std::vector<Value> out;
+  out.reserve(keyed.size());
   for (auto& entry : keyed) out.push_back(std::move(entry.second));
   return in.list_of(std::move(out), ListKind::List, args.line);
 }
@@ -72,6 +73,7 @@ Value dictsort(Interp& in, const Value& input, Args& args) {
   in.charge(static_cast<int64_t>(keyed.size()) * 16, args.line);
   if (in.ok()) sort_by_keys(in, keyed, bound[2] && truthy(*bound[2]), args.line);
   std::vector<Value> out;
+  out.reserve(keyed.size());
   for (auto& entry : keyed) out.push_back(std::move(entry.second));
   return in.list_of(std::move(out), ListKind::List, args.line);
 }

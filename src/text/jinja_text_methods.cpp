@@ -100,6 +100,7 @@ Value split(Interp& in, const TaintedText& self, Args& args) {
     spans = split_at(self.bytes, separator->bytes, limit, kFromRight);
   }
   std::vector<Value> parts;
+  parts.reserve(spans.size());
   for (const Span& span : spans) parts.push_back(in.make_text(plumb::slice(self, span.begin, span.end), args.line));
   return in.list_of(std::move(parts), ListKind::List, args.line);
 }

@@ -122,7 +122,8 @@ class Attend {
     }
     for (int h = 0; h < kAttendHeads; h += kTile) {
       int64_t c = 0;
-      for (; c + kTile * kLanes <= rank_; c += kTile * kLanes) value_tile<kTile>(&score[h][0], whole, c, o_lat(r, h));
+      constexpr int64_t kWide = int64_t{kTile} * kLanes;
+      for (; c + kWide <= rank_; c += kWide) value_tile<kTile>(&score[h][0], whole, c, o_lat(r, h));
       for (; c < rank_; c += kLanes) value_tile<1>(&score[h][0], whole, c, o_lat(r, h));
     }
   }
@@ -175,12 +176,12 @@ class Attend {
 #pragma GCC unroll 4
     for (int h = 0; h < kTile; ++h) {
 #pragma GCC unroll 4
-      for (int v = 0; v < vecs; ++v) sum[h][v] = load(o + h * rank_ + c + v * kLanes);
+      for (int v = 0; v < vecs; ++v) sum[h][v] = load(o + h * rank_ + c + int64_t{v} * kLanes);
     }
     for (int j = 0; j < count; ++j) {
       Vec key[vecs];
 #pragma GCC unroll 4
-      for (int v = 0; v < vecs; ++v) key[v] = load(keys_ + j * width_ + c + v * kLanes);
+      for (int v = 0; v < vecs; ++v) key[v] = load(keys_ + j * width_ + c + int64_t{v} * kLanes);
 #pragma GCC unroll 4
       for (int h = 0; h < kTile; ++h) {
         const Vec weight = splat(p[h * kBlock + j]);
@@ -191,7 +192,7 @@ class Attend {
 #pragma GCC unroll 4
     for (int h = 0; h < kTile; ++h) {
 #pragma GCC unroll 4
-      for (int v = 0; v < vecs; ++v) store(o + h * rank_ + c + v * kLanes, sum[h][v]);
+      for (int v = 0; v < vecs; ++v) store(o + h * rank_ + c + int64_t{v} * kLanes, sum[h][v]);
     }
   }
 
@@ -235,8 +236,8 @@ class Attend {
   Softmax softmax_[kAttendRows][kAttendHeads];
   alignas(64) float weights_[kWeightRows * kAttendMaxRank];
   alignas(64) float keys_[kBlock * kAttendMaxWidth];
-  alignas(64) float q_[kAttendRows * kAttendHeads * kAttendMaxWidth];
-  alignas(64) float o_[kAttendRows * kAttendHeads * kAttendMaxRank];
+  alignas(64) float q_[int64_t{kAttendRows} * kAttendHeads * kAttendMaxWidth];
+  alignas(64) float o_[int64_t{kAttendRows} * kAttendHeads * kAttendMaxRank];
 };
 
 // On the worker's stack: about a megabyte, of which only what the model's sizes need is touched.

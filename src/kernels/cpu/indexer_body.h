@@ -47,20 +47,20 @@ class Scores {
     exchange<2>(v);
     if constexpr (kLanes > 4) exchange<4>(v);
     if constexpr (kLanes > 8) exchange<8>(v);
-    for (int d = 0; d < kLanes; ++d) store(out + d * kLanes, v[d]);
+    for (int d = 0; d < kLanes; ++d) store(out + int64_t{d} * kLanes, v[d]);
   }
   // Element (j, d) changes place with (j ^ span, d ^ span) where j and d differ in that bit.
   template <int span>
   static void exchange(Vec (&v)[kLanes]) {
-    constexpr auto low = [](int i) { return (i & span) == 0 ? i : kLanes + (i ^ span); };
-    constexpr auto high = [](int i) { return (i & span) == 0 ? i + span : kLanes + i; };
+    constexpr auto kLow = [](int i) { return (i & span) == 0 ? i : kLanes + (i ^ span); };
+    constexpr auto kHigh = [](int i) { return (i & span) == 0 ? i + span : kLanes + i; };
 #pragma GCC unroll 16
     for (int j = 0; j < kLanes; ++j) {
       if ((j & span) != 0) continue;
       const Vec a = v[j];
       const Vec b = v[j + span];
-      v[j] = shuffle(a, b, low);
-      v[j + span] = shuffle(a, b, high);
+      v[j] = shuffle(a, b, kLow);
+      v[j + span] = shuffle(a, b, kHigh);
     }
   }
 

@@ -68,13 +68,13 @@ inline Vec shuffle(Vec a, Vec b, LaneOf lane_of) {
 
 // Sums of the lanes of four vectors, each in one fixed order: within quarters of four lanes, then the quarters.
 inline void sum_lanes4(Vec a, Vec b, Vec c, Vec d, float* out) {
-  constexpr auto low = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes; };
-  constexpr auto high = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes + 2; };
-  constexpr auto even = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * kLanes; };
-  constexpr auto odd = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * kLanes + 2; };
-  const Vec ab = shuffle(a, b, low) + shuffle(a, b, high);
-  const Vec cd = shuffle(c, d, low) + shuffle(c, d, high);
-  const Vec abcd = shuffle(ab, cd, even) + shuffle(ab, cd, odd);
+  constexpr auto kLow = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes; };
+  constexpr auto kHigh = [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes + 2; };
+  constexpr auto kEven = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * kLanes; };
+  constexpr auto kOdd = [](int i) { return i / 4 * 4 + i % 2 + i % 4 / 2 * kLanes + 2; };
+  const Vec ab = shuffle(a, b, kLow) + shuffle(a, b, kHigh);
+  const Vec cd = shuffle(c, d, kLow) + shuffle(c, d, kHigh);
+  const Vec abcd = shuffle(ab, cd, kEven) + shuffle(ab, cd, kOdd);
   using Four = float __attribute__((vector_size(16)));
   struct Quarters {
     Four q[kLanes / 4];

@@ -94,15 +94,15 @@ inline void widen_f32(const std::byte* from, int count, float* out) {
 }
 inline void widen_bf16(const std::byte* from, int count, float* out) {
   int i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(out + i, from_bf16(from + 2 * i));
+  for (; i + kLanes <= count; i += kLanes) store(out + i, from_bf16(from + int64_t{2} * i));
   if (i == count) return;
-  for (int j = i; j < count; ++j) out[j] = bf16_to_f32(load_as<uint16_t>(from + 2 * j));
+  for (int j = i; j < count; ++j) out[j] = bf16_to_f32(load_as<uint16_t>(from + int64_t{2} * j));
   std::fill(out + count, out + padded(count), 0.0f);
 }
 // One scale for each started `tile` of values.
 inline void widen_e4m3(const std::byte* from, const std::byte* scales, int count, int tile, float* out) {
   for (int begin = 0, t = 0; begin < count; begin += tile, ++t) {
-    const float scale = load_as<float>(scales + 4 * t);
+    const float scale = load_as<float>(scales + int64_t{4} * t);
     const int end = std::min(begin + tile, count);
     int i = begin;
     for (; i + kLanes <= end; i += kLanes) store(out + i, from_e4m3(from + i) * scale);
@@ -119,13 +119,13 @@ inline void widen_latent(const KvGeometry& g, const std::byte* row, float* out) 
   switch (g.latent) {
     case KvFormat::F32:
       widen_f32(row, rank, out);
-      return widen_f32(row + 4 * rank, g.rope_dim, rope);
+      return widen_f32(row + int64_t{4} * rank, g.rope_dim, rope);
     case KvFormat::Bf16:
       widen_bf16(row, rank, out);
-      return widen_bf16(row + 2 * rank, g.rope_dim, rope);
+      return widen_bf16(row + int64_t{2} * rank, g.rope_dim, rope);
     case KvFormat::Fp8Tile128:
       widen_e4m3(row, row + rank, rank, kScaleTile, out);
-      return widen_bf16(row + rank + 4 * ((rank + kScaleTile - 1) / kScaleTile), g.rope_dim, rope);
+      return widen_bf16(row + rank + int64_t{4} * ((rank + kScaleTile - 1) / kScaleTile), g.rope_dim, rope);
     case KvFormat::None:
       return;
   }
@@ -141,7 +141,7 @@ inline void widen_index_key(const KvGeometry& g, const std::byte* page, int slot
     case IndexKeyFormat::Bf16:
       return widen_bf16(page + 2 * first, dim, out);
     case IndexKeyFormat::Fp8:
-      return widen_e4m3(page + first, page + int64_t{g.page_tokens} * dim + 4 * slot, dim, dim, out);
+      return widen_e4m3(page + first, page + int64_t{g.page_tokens} * dim + int64_t{4} * slot, dim, dim, out);
     case IndexKeyFormat::None:
       return;
   }
