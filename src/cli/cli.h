@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/foreign_flags.h"
 
 namespace CLI {
 class App;
@@ -16,6 +17,7 @@ namespace plumb {
 struct CliContext {
   std::filesystem::path hf_home{};       // $HF_HOME, else ~/.cache/huggingface
   std::vector<std::string> arguments{};  // of the command line, to tell a flag from an environment variable
+  TranslatedFlags foreign{};             // what other servers' flags on it became
 };
 
 // Prints "error: ..." to standard error and gives the exit code of the error's kind.
@@ -31,6 +33,7 @@ void add_run_commands(CLI::App& app, CliContext& context, int& exit_code);  // r
 void add_serve_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_kld_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_explain_command(CLI::App& app, int& exit_code);
+void add_doctor_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_bench_command(CLI::App& app, CliContext& context, int& exit_code);
 
 }  // namespace plumb

@@ -127,6 +127,8 @@ Status serve(ServeCommand& command, const CliContext& context) {
            command.model.model);
   PLUMB_TRY(const std::unique_ptr<Service> service, start_service(command.model, command.engine, context));
   for (const std::string& note : service->model().planned.plan.notes) log_info("plan: " + note);
+  for (const Warning& warning : service->model().planned.plan.warnings)
+    log_warn("plan: " + warning.verdict + ": " + warning.text);
   server.set_model(services_of(*service));
   server.set_state(ServerState::Ready);
   log_info("ready: " + command.server.served_names.front() + ", plan " + service->model().planned.plan.fingerprint() +

@@ -61,11 +61,19 @@ int run(int argc, char** argv) {
   plumb::add_inspect_command(app, context, exit_code);
   plumb::add_quantize_command(app, context, exit_code);
   plumb::add_synth_command(app, context, exit_code);
+  plumb::add_doctor_command(app, context, exit_code);
   name_environment_variables(app);
 
   if (const plumb::Status known = check_command(app, context); !known) return plumb::report(known.error());
+  if (const std::string command = context.arguments.empty() ? "" : context.arguments.front();
+      command == "serve" || command == "plan") {
+    plumb::Result<plumb::TranslatedFlags> translated = plumb::translate_foreign_flags(context.arguments);
+    if (!translated) return plumb::report(translated.error());
+    context.foreign = *std::move(translated);
+    context.arguments = context.foreign.arguments;
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(context.arguments.rbegin(), context.arguments.rend()));
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);  // prints help, version or the complaint
     return code == 0 ? 0 : 1;

@@ -48,6 +48,12 @@ void add_model_options(CLI::App& command, ModelOptions& o) {
   add(command.add_flag("--deterministic", p.deterministic, "Only kernels whose bits never depend on the batch"));
   add(command.add_option("--context", p.max_context, "Longest sequence in tokens; 0: the model's, or what fits"));
   add(command.add_option("--pages", p.pages, "KV pages of 64 tokens; 0: enough for the sequences, or what fits"));
+  add(command.add_option("--tp", p.tp, "Devices that share the model by tensor parallelism")
+          ->check(CLI::Range(1, 1024)));
+  add(command.add_option("--memory-fraction", p.memory_fraction, "Share of a device's memory that may be planned"));
+  add(command.add_option(
+      "--quantization", p.quantization,
+      "What the checkpoint must be: auto, none, fp8, modelopt_fp4, modelopt_fp8, compressed-tensors"));
   add(command.add_option("--kernel", o.kernels, "Pin a kernel: OP=NAME or PLACE=NAME, repeatable"));
   add(command.add_option("--threads", o.threads, "Worker threads; 0: one a core")->check(thread_count()));
 }
@@ -62,10 +68,15 @@ Status finish_model_options(ModelOptions& o, const CliContext& context) {
                    {"--kernel linear=NAME; see plumb plan MODEL --json"}};
     o.plan.pinned.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
+  for (const TranslatedFlags::Fulfilled& f : context.foreign.fulfilled)
+    o.fulfilled.push_back({.name = f.name, .asked = f.value, .effective = f.value, .source = "flag; " + f.because});
   for (const CLI::Option* option : o.options) {
     if (option->count() == 0) continue;
     const std::string name = plan_name(*option);
-    o.plan.sources[name] = on_command_line(*option, context) ? "flag" : option->get_envname();
+    const auto foreign = context.foreign.origins.find(name);
+    o.plan.sources[name] = !on_command_line(*option, context)         ? option->get_envname()
+                           : foreign == context.foreign.origins.end() ? "flag"
+                                                                      : "flag " + foreign->second;
     // A flag without a value has none to show.
     o.plan.asked[name] = option->get_expected_max() == 0 ? "on" : option->results().back();
   }

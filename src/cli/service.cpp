@@ -41,8 +41,14 @@ Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
 }
 
 // Known before anything is read: a step has a row for each running sequence and each draft, and one for a prompt.
-Status check_steps(const EngineFlags& flags) {
+Status check_steps(const EngineFlags& flags, bool chunk_asked) {
   const int rows = flags.max_running * (1 + flags.draft_tokens);
+  if (chunk_asked && flags.chunk_tokens > flags.max_batch_tokens)
+    return Error{Code::Unsupported,
+                 "--chunk-tokens " + std::to_string(flags.chunk_tokens) + " cannot be honoured",
+                 "a step has --max-batch-tokens " + std::to_string(flags.max_batch_tokens) + " rows",
+                 {"--max-batch-tokens " + std::to_string(flags.chunk_tokens + rows),
+                  "--chunk-tokens " + std::to_string(flags.max_batch_tokens)}};
   if (flags.max_batch_tokens > rows) return Ok{};
   return Error{Code::Unsupported,
                "--max-batch-tokens " + std::to_string(flags.max_batch_tokens) + " cannot be honoured",
@@ -119,10 +125,11 @@ void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Pla
                           .effective = value,
                           .source = asked ? source->second : "default"});
   };
-  add("chunk_tokens", std::to_string(flags.chunk_tokens));
+  add("chunk_tokens", std::to_string(std::min(flags.chunk_tokens, flags.max_batch_tokens)));
   add("queue", std::to_string(flags.queue_limit));
   add("draft_tokens", std::to_string(flags.draft_tokens));
   add("no_prefix_cache", flags.no_prefix_cache ? "on" : "off");
+  plan.flags.insert(plan.flags.end(), options.fulfilled.begin(), options.fulfilled.end());
 }
 
 std::string Service::fingerprint() const {
@@ -136,7 +143,7 @@ std::string Service::fingerprint() const {
 Status finish_service_options(ModelOptions& options, const EngineFlags& flags, const CliContext& context) {
   PLUMB_TRY_STATUS(finish_model_options(options, context));
   PLUMB_TRY_STATUS(choose_speculation(options, flags));
-  PLUMB_TRY_STATUS(check_steps(flags));
+  PLUMB_TRY_STATUS(check_steps(flags, options.plan.sources.contains("chunk_tokens")));
   ModelPlanOptions& plan = options.plan;
   for (const auto& [plan_name, flag] : {std::pair("max_rows", "max_batch_tokens"), {"max_sequences", "max_running"}}) {
     const auto given = plan.sources.find(flag);
@@ -145,6 +152,7 @@ Status finish_service_options(ModelOptions& options, const EngineFlags& flags, c
     plan.sources[plan_name] = given->second + " " + flag;
   }
   ask_plan_for(engine_options(flags, plan.max_context), plan);
+  plan.draft_tokens = flags.draft_tokens;
   return Ok{};
 }
 

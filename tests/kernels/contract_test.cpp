@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/thread_pool.h"
+#include "kernels/cuda/contracts/contracts.h"
 #include "op_case.h"
 #include "verify_kernel.h"
 
@@ -74,6 +75,15 @@ TEST(SumOrder, SameNameSameBits) {
       }
     }
   }
+}
+
+// Plans of builds without CUDA judge contracts that builds with it run.
+TEST(Registry, EveryBuildKnowsThePlainCudaKernels) {
+  std::vector<std::string> contracts, kernels;
+  for (const Kernel& kernel : cuda_contracts()) contracts.push_back(kernel.contract.name);
+  for (const Kernel& kernel : registry().kernels)
+    if (kernel.contract.arch > Isa::Avx512Bf16) kernels.push_back(kernel.contract.name);
+  EXPECT_THAT(kernels, ::testing::IsSupersetOf(contracts));
 }
 
 TEST(Registry, NamesAreUniqueAndEveryOpHasAReference) {

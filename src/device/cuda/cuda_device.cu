@@ -128,6 +128,8 @@ Result<CudaInfo> find_cuda(int ordinal) {
                 .shared_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
   info.device.name = properties.name;
   info.device.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  info.device.memory_bound = "the card";
+  info.device.shared_bytes = info.shared_per_block;
   for (const Compiled& c : kCompiled)
     if (c.major == properties.major && c.minor == properties.minor) info.device.isas = {Isa::CudaPortable, c.isa};
   if (info.device.isas.empty())

@@ -1,6 +1,16 @@
-#include "kernels/cuda/naive/naive.h"
+#include "kernels/cuda/contracts/contracts.h"
 
 namespace plumb::cuda {
+namespace {
+
+// Call.n is the width of the hidden layer, Call.topk the experts of a row.
+size_t mlp_workspace(const Call& c) { return static_cast<size_t>(c.m_hi * c.n) * 4; }
+size_t moe_workspace(const Call& c) { return static_cast<size_t>(c.m_hi * c.n * c.topk) * 4; }
+size_t router_workspace(const Call& c) { return static_cast<size_t>(c.m_hi * c.n) * 4; }
+
+constexpr int kTopkMax = 16384;  // attention keeps 8 bytes of shared memory for a selected position
+
+}  // namespace
 
 Contract naive_contract(Op op) {
   Contract c;
@@ -22,7 +32,14 @@ Contract naive_contract(Op op) {
   c.sum_order = "naive.k";
   c.error_bound = {
       .c = 0x1p-20, .unit = DType::F32, .floor = 0};  // float64 sums: only the one rounding at the output is left
-  c.preference = -100;                                // the witness, not for serving
+  // Gate, up and their product are rounded to f32 in between.
+  if (op == Op::Mlp || op == Op::Moe) c.error_bound.c = 4;
+  if (op == Op::MlaAttend) c.limits.topk_max = kTopkMax;
+  c.workspace = op == Op::Mlp      ? mlp_workspace
+                : op == Op::Moe    ? moe_workspace
+                : op == Op::Router ? router_workspace
+                                   : nullptr;
+  c.preference = -100;  // the witness, not for serving
   return c;
 }
 
