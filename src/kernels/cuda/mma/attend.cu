@@ -17,13 +17,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kKeys = 64;       // of a tile
 constexpr int kRopeWidth = 64;  // columns kept for the rope part
-constexpr int kTokens = 64;     // of one block of absorb_queries and project_values
+constexpr int kTokens = 64;     // at most, of one block of absorb_queries and project_values
 constexpr int kColumns = 128;   // of the latent (absorb_queries) or of the values (project_values) in one block
 constexpr int kScoreStride = kKeys + 4;        // floats
 constexpr int kProbStride = 2 * kScoreStride;  // bf16: a head's probabilities take the place of its scores
-constexpr int kMaxTopk = 16384;
-constexpr int kRowChunk = 128;  // rows of the step at a time: bounds the workspace
-constexpr int kBlocks = 132;    // aimed at: one for each multiprocessor of an H200
+constexpr int kMaxTopk = 4096;                 // rows of one split that shared memory can list
+constexpr int kRowChunk = 128;                 // rows of the step at a time: bounds the workspace
+constexpr int kBlocks = 132;                   // aimed at: one for each multiprocessor of an H200
 constexpr int kFixedSplits = 4;
 
 struct Attend {
@@ -36,11 +36,13 @@ struct Attend {
   int topk_count = 0;
   int64_t first_row = 0;
   int rows = 0, splits = 0, tiles = 0;  // of this launch; tiles of one split
+  int tokens = 0;                       // of one block of absorb_queries and project_values
   uint16_t* q_lat = nullptr;            // [rows, heads, rank]
   float* part = nullptr;                // [rows, splits, heads, rank], normalised
   float* log_sum = nullptr;             // [rows, splits, heads], base 2
   Act out{};
   bool round = false;
+  uint32_t zero = 0;  // unknown to the compiler
 };
 
 // Byte address of 16-byte chunk `chunk` of row `row`; eight rows of one chunk lie in eight different groups of banks.
@@ -71,9 +73,9 @@ __global__ void __launch_bounds__(kThreads, 2) absorb_queries(Attend a) {
   constexpr int kWeightStride = kColumns + 8, kPieces = kColumns / 8;
   const int query_stride = padded + 8;
   uint16_t* weights = memory;                           // [padded][kWeightStride]
-  uint16_t* queries = memory + padded * kWeightStride;  // [kTokens][query_stride]
+  uint16_t* queries = memory + padded * kWeightStride;  // [a.tokens][query_stride]
   const int h = static_cast<int>(blockIdx.x), first_column = static_cast<int>(blockIdx.y) * kColumns;
-  const int first = static_cast<int>(blockIdx.z) * kTokens, count = min(kTokens, a.rows - first);
+  const int first = static_cast<int>(blockIdx.z) * a.tokens, count = min(a.tokens, a.rows - first);
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
   const int64_t w_row = static_cast<int64_t>(h) * (a.nope + a.v);
   stage(
@@ -88,15 +90,18 @@ __global__ void __launch_bounds__(kThreads, 2) absorb_queries(Attend a) {
             i / kPieces < a.nope ? eight.decoded() : uint4{0, 0, 0, 0};
       });
   const int tiles = (count + 7) / 8;
-  stage(
-      tiles * 8 * padded,
-      [&](int i) {
-        const int t = i / padded, n = i % padded;
-        return t < count && n < a.nope
-                   ? a.q.load(a.first_row + first + t, static_cast<int64_t>(h) * (a.nope + a.rope) + n)
-                   : 0.0f;
-      },
-      [&](int i, float x) { queries[i / padded * query_stride + i % padded] = f32_to_bf16(x); });
+  for (int t = warp; t < tiles * 8; t += kThreads / 32) {
+    constexpr int kBatch = 8;
+    const int64_t row = a.first_row + first + min(t, count - 1), column = static_cast<int64_t>(h) * (a.nope + a.rope);
+    for (int begin = lane; begin < padded; begin += 32 * kBatch) {
+      float x[kBatch];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) x[j] = begin + 32 * j < a.nope ? a.q.load(row, column + begin + 32 * j) : 0.0f;
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j)
+        if (begin + 32 * j < padded) queries[t * query_stride + begin + 32 * j] = f32_to_bf16(x[j]);
+    }
+  }
   __syncthreads();
   const uint32_t w_at = shared_address(weights), q_at = shared_address(queries);
   float sum[kTokens / 8][4] = {};
@@ -133,11 +138,12 @@ struct SplitLayout {  // of attend_split's shared memory, in bytes
   static constexpr int kRaw = kLatent + (kTwo ? 2 : 1) * kLatentBytes;
   static constexpr int kRawRow = rank_width + rank_width / 128 * 4 + kRopeWidth * 2;
   static constexpr int kRawStride = (kRawRow + 15) / 16 * 16;
-  static constexpr int kScores = kRaw + (fp8 ? kKeys * kRawStride : 0);
+  static constexpr int kStages = head_tiles < 8 ? 2 : 1;  // of raw rows
+  static constexpr int kScores = kRaw + (fp8 ? kStages * kKeys * kRawStride : 0);
   static constexpr int kScoreBytes = kHalves * kHeads * kScoreStride * 4;
-  static constexpr int kRows = kScores + kScoreBytes;
-  static constexpr int kFactors = kRows + 3 * kKeys * 8;
-  static constexpr int kMask = kFactors + 2 * kHeads * 4;
+  static constexpr int kFactors = kScores + kScoreBytes;
+  static constexpr int kRows = kFactors + 2 * kHeads * 4;
+  static constexpr int kMask = kRows + kMaxTopk * 4;
   static constexpr int kBytes = kMask + kMaxTopk / kKeys / 8;
 };
 
@@ -151,88 +157,109 @@ struct Tiles {
   int64_t t;
   int32_t sequence;
 
-  __device__ int64_t* rows(int slot) const { return reinterpret_cast<int64_t*>(memory + L::kRows) + slot * kKeys; }
+  // Of the split's positions: rows of the cache, -1 where there is none.
+  __device__ const int32_t* rows(int tile) const {
+    return reinterpret_cast<const int32_t*>(memory + L::kRows) + tile * kKeys;
+  }
   __device__ uint32_t latent(int buffer) const {
     return shared_address(memory) + L::kLatent + (L::kTwo ? buffer * L::kLatentBytes : 0);
   }
-  __device__ bool valid(int32_t index) const { return index >= 0 && index <= paging.positions[t]; }
+  __device__ int raw(int buffer) const { return L::kRaw + (L::kStages == 2 ? buffer * kKeys * L::kRawStride : 0); }
 
-  // Which tiles of this split have a valid index at all.
-  __device__ void find_tiles(int first) const {
+  // Where all of the split's rows lie, and which of its tiles have any.
+  __device__ void find_rows(int first) const {
     auto* mask = reinterpret_cast<uint32_t*>(memory + L::kMask);
+    auto* to = reinterpret_cast<int32_t*>(memory + L::kRows);
+    const int32_t last = paging.positions[t];
     for (int i = static_cast<int>(threadIdx.x); i < kMaxTopk / kKeys / 32; i += kThreads) mask[i] = 0;
     __syncthreads();
-    const int end = min(a.topk_count, (first + a.tiles) * kKeys);
-    for (int i = first * kKeys + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
-      const int tile = i / kKeys - first;
-      if (valid(a.topk[t * a.topk_ld + i])) atomicOr(&mask[tile / 32], 1u << (tile % 32));
-    }
+    stage(
+        a.tiles * kKeys,
+        [&](int i) {
+          const int at = first * kKeys + i;
+          const int32_t index = at < a.topk_count ? a.topk[t * a.topk_ld + at] : -1;
+          return index >= 0 && index <= last ? index : -1;
+        },
+        [&](int i, int32_t index) { to[i] = index; });
+    stage(
+        a.tiles * kKeys,
+        [&](int i) {
+          const int32_t index = to[i];
+          return index < 0 ? -1 : page_at(paging, sequence, index) * paging.page_tokens + index % paging.page_tokens;
+        },
+        [&](int i, int32_t row) {
+          to[i] = row;
+          if (row >= 0) atomicOr(&mask[i / kKeys / 32], 1u << (i / kKeys % 32));
+        });
     __syncthreads();
   }
-  // The first tile with a valid index from `tile` on, counted from the split's first; a.tiles if there is none.
+  // The first tile with a row from `tile` on, counted from the split's first; a.tiles or more if there is none.
   __device__ int next(int tile) const {
     const auto* mask = reinterpret_cast<const uint32_t*>(memory + L::kMask);
     while (tile < a.tiles && (mask[tile / 32] >> (tile % 32) & 1u) == 0) ++tile;
     return tile;
   }
-  // Of this thread's key of a tile: its index, then where that row lies in the cache, in bytes (-1: none), then both
-  // known to the block. Apart, so that what is loaded has time to arrive.
-  __device__ int32_t index(int first, int tile) const {
-    const int i = (first + tile) * kKeys + static_cast<int>(threadIdx.x);
-    return tile < a.tiles && threadIdx.x < kKeys && i < a.topk_count ? a.topk[t * a.topk_ld + i] : -1;
-  }
-  __device__ int64_t row(int32_t index) const {
-    return valid(index) ? latent_row_at(kv, paging, sequence, index) - reinterpret_cast<uint8_t*>(kv.latent) : -1;
-  }
-  __device__ void put(int64_t row, int slot) const {
-    if (threadIdx.x < kKeys) rows(slot)[threadIdx.x] = row;
-  }
-  __device__ void fetch(int slot, int buffer) const {
+  __device__ void fetch(int tile, int buffer) const {
     const auto row_bytes = static_cast<int>(latent_row_bytes_of(kv.geometry));
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const bool wide = row_bytes % 16 == 0;
     const int piece = wide ? 16 : 4;
-    for (int key = warp; key < kKeys; key += kThreads / 32) {
-      const int64_t row = rows(slot)[key];
-      const auto* from = reinterpret_cast<const uint8_t*>(kv.latent) + (row < 0 ? 0 : row);
+    constexpr int kEach = kKeys / (kThreads / 32);
+    int32_t row[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) row[i] = rows(tile)[warp * kEach + i];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int key = warp * kEach + i;
+      const auto* from = reinterpret_cast<const uint8_t*>(kv.latent) + static_cast<int64_t>(max(row[i], 0)) * row_bytes;
       for (int at = lane * piece; at < row_bytes; at += 32 * piece) {
         uint32_t to;
         if constexpr (fp8) {
-          to = shared_address(memory) + L::kRaw + static_cast<uint32_t>(key * L::kRawStride + at);
+          to = shared_address(memory) + static_cast<uint32_t>(raw(buffer) + key * L::kRawStride + at);
         } else {
           const int element = at / 2 < a.rank ? at / 2 : at / 2 - a.rank + rank_width;
           to = at_chunk<L::kWidth>(latent(buffer), key, element / 8) + static_cast<uint32_t>(element % 8 * 2);
         }
         if (wide)
-          copy_async_16(to, from + at, row >= 0);
+          copy_async_16(to, from + at, row[i] >= 0);
         else
-          copy_async_4(to, from + at, row >= 0);
+          copy_async_4(to, from + at, row[i] >= 0);
       }
     }
-    commit_copies();
   }
   // Raw FP8 rows to bf16: code times scale, rounded once.
-  __device__ void decode() const {
+  __device__ void decode(int buffer) const {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int scale_at = a.rank, rope_at = a.rank + (a.rank + kLatentTile - 1) / kLatentTile * 4;
-    for (int key = warp; key < kKeys; key += kThreads / 32) {
-      const unsigned char* raw = memory + L::kRaw + key * L::kRawStride;
+    constexpr int kEach = kKeys / (kThreads / 32), kBatch = 4;  // keys of a warp; of them at once
+    const unsigned char* first = memory + raw(buffer) + warp * kEach * L::kRawStride;
+#pragma unroll
+    for (int begin = 0; begin < kEach; begin += kBatch) {
       for (int chunk = lane; chunk < a.rank / 8; chunk += 32) {
-        const uint2 codes = *reinterpret_cast<const uint2*>(raw + chunk * 8);
-        const float scale = *reinterpret_cast<const float*>(raw + scale_at + chunk * 8 / kLatentTile * 4);
-        uint4 out;
-        out.x = scaled_pair(codes.x, scale, false), out.y = scaled_pair(codes.x, scale, true);
-        out.z = scaled_pair(codes.y, scale, false), out.w = scaled_pair(codes.y, scale, true);
-        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at_chunk<L::kWidth>(latent(0), key, chunk)),
-                     "r"(out.x), "r"(out.y), "r"(out.z), "r"(out.w)
-                     : "memory");
+        uint2 codes[kBatch];
+        float scale[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const unsigned char* row = first + (begin + i) * L::kRawStride;
+          codes[i] = *reinterpret_cast<const uint2*>(row + chunk * 8);
+          scale[i] = *reinterpret_cast<const float*>(row + scale_at + chunk * 8 / kLatentTile * 4);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+          store_shared(at_chunk<L::kWidth>(latent(0), warp * kEach + begin + i, chunk),
+                       {scaled_pair(codes[i].x, scale[i], false), scaled_pair(codes[i].x, scale[i], true),
+                        scaled_pair(codes[i].y, scale[i], false), scaled_pair(codes[i].y, scale[i], true)});
       }
       for (int word = lane; word < a.rope / 2; word += 32) {
-        const uint32_t value = *reinterpret_cast<const uint32_t*>(raw + rope_at + word * 4);
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at_chunk<L::kWidth>(latent(0), key, rank_width / 8 + word / 4) +
-                                                     word % 4 * 4),
-                     "r"(value)
-                     : "memory");
+        uint32_t value[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+          value[i] = *reinterpret_cast<const uint32_t*>(first + (begin + i) * L::kRawStride + rope_at + word * 4);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+          store_shared(at_chunk<L::kWidth>(latent(0), warp * kEach + begin + i, rank_width / 8 + word / 4) +
+                           static_cast<uint32_t>(word % 4 * 4),
+                       value[i]);
       }
     }
   }
@@ -247,7 +274,7 @@ __device__ void score(unsigned char* memory, uint32_t latent) {
   const int first_tile = head_tiles == 1 ? 0 : half * kMine;
   const int begin = L::kHalves == 2 ? half * (kSteps / 2) : 0, end = L::kHalves == 2 ? begin + kSteps / 2 : kSteps;
   const uint32_t query = shared_address(memory) + L::kQuery;
-  float sum[kMine][4] = {};
+  float sum[kMine][4] = {}, other[4] = {};  // two chains of products where there would be one
 #pragma unroll 6
   for (int step = begin; step < end; ++step) {
     uint32_t k[4];
@@ -255,7 +282,7 @@ __device__ void score(unsigned char* memory, uint32_t latent) {
     if constexpr (kMine == 1) {
       uint32_t q[2];
       load_matrices(q, at_chunk<L::kWidth>(query, first_tile * 8 + lane % 8, step * 2 + lane / 8 % 2));
-      mma(sum[0], k, q[0], q[1]);
+      mma(step % 2 == 0 ? sum[0] : other, k, q[0], q[1]);
     } else {
 #pragma unroll
       for (int n = 0; n < kMine; n += 2) {
@@ -274,7 +301,7 @@ __device__ void score(unsigned char* memory, uint32_t latent) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int head = (first_tile + n) * 8 + lane % 4 * 2 + i % 2;
-      scores[head * kScoreStride + key0 + lane / 4 + i / 2 * 8] = sum[n][i];
+      scores[head * kScoreStride + key0 + lane / 4 + i / 2 * 8] = kMine == 1 ? sum[n][i] + other[i] : sum[n][i];
     }
 }
 
@@ -285,7 +312,7 @@ struct Softmax {
 
 // Probabilities of one tile, relative to the largest score so far, and the factor for what was summed before.
 template <class L>
-__device__ void normalise(unsigned char* memory, const int64_t* rows, float scale, Softmax& state) {
+__device__ void normalise(unsigned char* memory, const int32_t* rows, float scale, Softmax& state) {
   constexpr int kShare = kThreads / L::kHeads;  // threads of a head
   const int head = static_cast<int>(threadIdx.x) / kShare, part = static_cast<int>(threadIdx.x) % kShare;
   const auto* scores = reinterpret_cast<const float*>(memory + L::kScores) + head * kScoreStride;
@@ -334,46 +361,66 @@ __global__ void __launch_bounds__(kThreads, 1) attend_split(Attend a, Paging pag
   // Columns beyond the rank and the rope part stay zero.
   for (int i = tid; i < (L::kRaw - L::kLatent) / 16; i += kThreads)
     *reinterpret_cast<uint4*>(shared + L::kLatent + i * 16) = uint4{0, 0, 0, 0};
-  for (int i = tid; i < L::kHeads * L::kWidth / 2; i += kThreads) {
-    const int row = i / (L::kWidth / 2), column = i % (L::kWidth / 2) * 2, head = head0 + row;
-    uint32_t pair = 0;
-    if (head < a.heads && column < a.rank) {
-      pair = *reinterpret_cast<const uint32_t*>(a.q_lat + (local * a.heads + head) * a.rank + column);
-    } else if (head < a.heads && column >= rank_width && column - rank_width < a.rope) {
-      const int64_t at = static_cast<int64_t>(head) * (a.nope + a.rope) + a.nope + column - rank_width;
-      pair = pack_bf16(a.q.load(t, at), a.q.load(t, at + 1));
-    }
-    const uint32_t to = at_chunk<L::kWidth>(shared_address(shared) + L::kQuery, row, column / 8);
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + static_cast<uint32_t>(column % 8 * 2)), "r"(pair) : "memory");
-  }
+  const uint32_t query = shared_address(shared) + L::kQuery;
+  stage(
+      L::kHeads * rank_width / 8,
+      [&](int i) {
+        const int head = head0 + i / (rank_width / 8), column = i % (rank_width / 8) * 8;
+        return head < a.heads && column < a.rank
+                   ? *reinterpret_cast<const uint4*>(a.q_lat + (local * a.heads + head) * a.rank + column)
+                   : uint4{0, 0, 0, 0};
+      },
+      [&](int i, const uint4& eight) {
+        store_shared(at_chunk<L::kWidth>(query, i / (rank_width / 8), i % (rank_width / 8)), eight);
+      });
+  stage(
+      L::kHeads * kRopeWidth / 2,
+      [&](int i) {
+        const int head = head0 + i / (kRopeWidth / 2), column = i % (kRopeWidth / 2) * 2;
+        const int64_t at = static_cast<int64_t>(head) * (a.nope + a.rope) + a.nope + column;
+        return head < a.heads && column < a.rope ? pack_bf16(a.q.load(t, at), a.q.load(t, at + 1)) : 0u;
+      },
+      [&](int i, uint32_t pair) {
+        const int column = rank_width + i % (kRopeWidth / 2) * 2;
+        store_shared(
+            at_chunk<L::kWidth>(query, i / (kRopeWidth / 2), column / 8) + static_cast<uint32_t>(column % 8 * 2), pair);
+      });
   const int first = split * a.tiles;
-  tiles.find_tiles(first);
+  tiles.find_rows(first);
 
   Softmax softmax;
   float sum[kMine][head_tiles][4] = {};
-  int tile = tiles.next(0), next = tiles.next(tile + 1), buffer = 0, slot = 0;
-  if (tile < a.tiles) {
-    tiles.put(tiles.row(tiles.index(first, tile)), 0);
-    tiles.put(tiles.row(tiles.index(first, next)), 1);
-    __syncthreads();
-    tiles.fetch(0, 0);
+  // Two tiles are on their way where there is room for their rows, else one.
+  int tile = tiles.next(0), next = tiles.next(tile + 1), buffer = 0;
+  constexpr bool kDeep = fp8 && L::kStages == 2;
+  if (tile < a.tiles) tiles.fetch(tile, 0);
+  commit_copies();
+  if constexpr (kDeep) {
+    if (next < a.tiles) tiles.fetch(next, 1);
+    commit_copies();
   }
   while (tile < a.tiles) {
-    const int after = tiles.next(next + 1), next_slot = (slot + 1) % 3;
-    wait_for_copies();
+    const int after = tiles.next(next + 1);
+    if constexpr (kDeep)
+      wait_for_copies_but_one();
+    else
+      wait_for_copies();
     __syncthreads();
     if constexpr (fp8) {
-      tiles.decode();
+      tiles.decode(buffer);
       __syncthreads();
     }
-    if ((fp8 || L::kTwo) && next < a.tiles) tiles.fetch(next_slot, buffer ^ 1);
-    const int32_t index = tiles.index(first, after);
+    if constexpr (kDeep) {
+      if (after < a.tiles) tiles.fetch(after, buffer);
+      commit_copies();
+    } else if (fp8 || L::kTwo) {
+      if (next < a.tiles) tiles.fetch(next, buffer ^ 1);
+      commit_copies();
+    }
     const uint32_t latent = tiles.latent(buffer);
     score<L, head_tiles>(shared, latent);
-    const int64_t row = tiles.row(index);
     __syncthreads();
-    normalise<L>(shared, tiles.rows(slot), a.scale, softmax);
-    tiles.put(row, (slot + 2) % 3);
+    normalise<L>(shared, tiles.rows(tile), a.scale, softmax);
     __syncthreads();
     const auto* factors = reinterpret_cast<const float*>(shared + L::kFactors);
 #pragma unroll
@@ -402,11 +449,11 @@ __global__ void __launch_bounds__(kThreads, 1) attend_split(Attend a, Paging pag
     }
     if constexpr (!fp8 && !L::kTwo) {
       __syncthreads();
-      if (next < a.tiles) tiles.fetch(next_slot, buffer ^ 1);
+      if (next < a.tiles) tiles.fetch(next, buffer ^ 1);
+      commit_copies();
     }
     tile = next;
     next = after;
-    slot = next_slot;
     buffer ^= 1;
   }
 
@@ -435,47 +482,57 @@ __global__ void __launch_bounds__(kThreads, 1) attend_split(Attend a, Paging pag
     }
 }
 
-// 64 elements of o_lat of one row and head: the splits' parts by their shares of the softmax's sum. A warp, two
-// elements a lane.
-__device__ void join(const Attend& a, int64_t local, int h, int first_element, uint16_t* to) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, c = first_element + lane * 2;
+// o_lat of one row and head: the splits' parts by their shares of the softmax's sum. A warp; a lane has two of each 64
+// elements.
+__device__ void join(const Attend& a, int64_t local, int h, uint16_t* to) {
+  constexpr int kMost = 512 / 64;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const float* log_sum = a.log_sum + local * a.splits * a.heads + h;
-  const float* part = a.part + (local * a.splits * a.heads + h) * a.rank + c;
+  const float* part = a.part + (local * a.splits * a.heads + h) * a.rank + lane * 2;
   float largest = -INFINITY;
   for (int s = lane; s < a.splits; s += 32) largest = fmaxf(largest, log_sum[s * a.heads]);
   for (int offset = 16; offset > 0; offset /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
-  float first = 0, second = 0, total = 0;
+  float sum[kMost][2] = {}, total = 0;
   for (int begin = 0; begin < a.splits; begin += 32) {
     const float own = begin + lane < a.splits ? log_sum[(begin + lane) * a.heads] : -INFINITY;
     const float weight = own == -INFINITY ? 0.0f : exp2f(own - largest);
     const int count = min(32, a.splits - begin);
-#pragma unroll 8
+#pragma unroll 2
     for (int s = 0; s < count; ++s) {
       const float share = __shfl_sync(~0u, weight, s);
-      const float2 value = *reinterpret_cast<const float2*>(part + static_cast<int64_t>(begin + s) * a.heads * a.rank);
+      if (share == 0) continue;  // a part that saw nothing was never written
       total += share;
-      // A part that saw nothing was never written.
-      if (share != 0) first = fmaf(share, value.x, first), second = fmaf(share, value.y, second);
+      const float* from = part + static_cast<int64_t>(begin + s) * a.heads * a.rank;
+      float2 value[kMost];
+#pragma unroll
+      for (int i = 0; i < kMost; ++i)
+        if (64 * i < a.rank) value[i] = *reinterpret_cast<const float2*>(from + 64 * i);
+#pragma unroll
+      for (int i = 0; i < kMost; ++i)
+        if (64 * i < a.rank)
+          sum[i][0] = fmaf(share, value[i].x, sum[i][0]), sum[i][1] = fmaf(share, value[i].y, sum[i][1]);
     }
   }
   const float inverse = total == 0 ? 0.0f : 1.0f / total;
-  if (c < a.rank) *reinterpret_cast<uint32_t*>(to + c) = pack_bf16(first * inverse, second * inverse);
+#pragma unroll
+  for (int i = 0; i < kMost; ++i)
+    if (64 * i < a.rank)
+      *reinterpret_cast<uint32_t*>(to + lane * 2 + 64 * i) = pack_bf16(sum[i][0] * inverse, sum[i][1] * inverse);
 }
 
 template <WeightKind kind>
 __global__ void __launch_bounds__(kThreads, 2) project_values(Attend a, const int32_t* sequence) {
-  extern __shared__ __align__(16) uint16_t latents[];  // [kTokens][rank + 8]
+  extern __shared__ __align__(16) uint16_t latents[];  // [a.tokens][rank + 8]
   const int stride = a.rank + 8;
   const int h = static_cast<int>(blockIdx.x), first_value = static_cast<int>(blockIdx.y) * kColumns;
-  const int first = static_cast<int>(blockIdx.z) * kTokens, count = min(kTokens, a.rows - first);
+  const int first = static_cast<int>(blockIdx.z) * a.tokens, count = min(a.tokens, a.rows - first);
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32, g = lane / 4, q = lane % 4;
-  const int tiles = (count + 7) / 8, pieces = a.rank / 64;
-  for (int i = warp; i < tiles * 8 * pieces; i += kThreads / 32) {
-    const int t = i / pieces, piece = i % pieces;
+  const int tiles = (count + 7) / 8;
+  for (int t = warp; t < tiles * 8; t += kThreads / 32) {
     if (t < count && sequence[a.first_row + first + t] >= 0)
-      join(a, first + t, h, piece * 64, latents + t * stride);
+      join(a, first + t, h, latents + t * stride);
     else
-      *reinterpret_cast<uint32_t*>(latents + t * stride + piece * 64 + lane * 2) = 0;
+      for (int c = lane * 2; c < a.rank; c += 64) *reinterpret_cast<uint32_t*>(latents + t * stride + c) = 0;
   }
   __syncthreads();
   const int low = first_value + warp * 16 + g, high = low + 8;
@@ -493,7 +550,9 @@ __global__ void __launch_bounds__(kThreads, 2) project_values(Attend a, const in
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const uint4 l = loaded[j][0].decoded(), u = loaded[j][1].decoded();
-      const uint32_t even[4] = {l.x, u.x, l.y, u.y}, odd[4] = {l.z, u.z, l.w, u.w};
+      // The assembler would copy loaded registers together anew for each product; results it keeps as they are.
+      const uint32_t even[4] = {l.x ^ a.zero, u.x ^ a.zero, l.y ^ a.zero, u.y ^ a.zero};
+      const uint32_t odd[4] = {l.z ^ a.zero, u.z ^ a.zero, l.w ^ a.zero, u.w ^ a.zero};
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
         if (n >= tiles) break;
@@ -585,14 +644,18 @@ void mla_attend(const MlaAttendArgs& args, Stream& s) {
   a.part = reinterpret_cast<float*>(s.workspace + query_bytes(a.heads, a.rank));
   a.log_sum = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(a.part) +
                                        aligned(rows_times_splits(call, fixed) * a.heads * a.rank * 4));
-  const int padded = (a.nope + 15) / 16 * 16;
-  const int absorb_bytes = (padded * (kColumns + 8) + kTokens * (padded + 8)) * 2;
-  const int project_bytes = kTokens * (a.rank + 8) * 2;
   for (; a.first_row < args.paging.rows; a.first_row += kRowChunk) {
     a.rows = static_cast<int>(std::min<int64_t>(kRowChunk, args.paging.rows - a.first_row));
     a.splits = splits_of(a.rows, a.heads, a.rank, a.topk_count, fixed);
     a.tiles = (tiles_of(a.topk_count) + a.splits - 1) / a.splits;
-    const auto heads = static_cast<unsigned>(a.heads), tokens = static_cast<unsigned>((a.rows + kTokens - 1) / kTokens);
+    // Few heads make few blocks: fewer rows in each, then, down to what one product of fragments takes.
+    a.tokens = kTokens;
+    while (a.tokens > 8 && (a.rows + a.tokens - 1) / a.tokens * a.heads * 2 < kBlocks) a.tokens /= 2;
+    const int padded = (a.nope + 15) / 16 * 16;
+    const int absorb_bytes = (padded * (kColumns + 8) + a.tokens * (padded + 8)) * 2;
+    const int project_bytes = a.tokens * (a.rank + 8) * 2;
+    const auto heads = static_cast<unsigned>(a.heads);
+    const auto tokens = static_cast<unsigned>((a.rows + a.tokens - 1) / a.tokens);
     const auto with_kind = [&](auto absorb, auto project) {
       allow(absorb, absorb_bytes);
       allow(project, project_bytes);
