@@ -2,7 +2,7 @@
 # Proves and times the CUDA backend on the GPU of this machine, in one go.
 #
 # usage: tools/device_check.sh BIN [PART ...]
-# BIN: a folder with plumb, test_kernels, test_engine and plumb_cuda_bench, and the libraries they need beside them.
+# BIN: a folder with plumb, test_kernels, test_engine, test_model and plumb_cuda_bench, and the libraries they need beside them.
 # PARTS (default: all but sanitize), each with its own time limit:
 #   contracts  every CUDA kernel against its contract      engine    the engine's tests on the device
 #   goldens    goldens of the model, f32 caches            server    task accuracies through the HTTP server
@@ -70,7 +70,10 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 for p in $parts; do
   case $p in
     contracts) part contracts 300 25 "$bin/test_kernels" --gtest_filter="*cuda*:SumOrder*" --gtest_brief=1 ;;
-    engine) part engine 240 25 "$bin/test_engine" --gtest_filter="*/cuda" --gtest_brief=1 ;;
+    engine)
+      part memory 60 5 "$bin/test_model" --gtest_filter="DeviceMemory.*" --gtest_brief=1
+      part engine 240 25 "$bin/test_engine" --gtest_filter="*/cuda" --gtest_brief=1
+      ;;
     goldens)
       part goldens 120 25 python3 "$root/tools/golden/check_backend.py" "$bin/plumb" --backend cuda --kv f32 \
         --index-keys f32 --activations f32
