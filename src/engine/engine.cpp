@@ -168,6 +168,7 @@ void Engine::take_arrivals() {
     s.pages.reserve(static_cast<size_t>(pages_for(s.prompt_tokens + s.request.max_tokens, limits_.page_tokens)));
     s.adjustments.init(s.request.sampling, s.request.prompt_ids, s.request.max_tokens, forward_.config.vocab_size);
     s.request.prompt_ids = {};  // `tokens` has them
+    if (s.request.grammar) s.cursor = std::make_unique<grammar::Cursor>(s.request.grammar);
     if (s.request.prompt_logprobs >= 0) s.stream->prompt_logprobs.reserve(static_cast<size_t>(s.prompt_tokens));
     sequences_.push_back(std::move(sequence));
     insert_sorted(queues_.waiting, &s);
@@ -313,9 +314,26 @@ void Engine::accept_token(Sequence& s, const SampleOut& drawn) {
   if (s.generated() >= s.request.max_tokens) {
     event.finish = FinishReason::Length;
     s.ending = std::move(event);
+  } else if (s.cursor && !follow_grammar(s, drawn.id, event)) {
+    s.ending = std::move(event);
   } else {
     push(s, std::move(event));
   }
+}
+
+// Moves on in the grammar; false when the text ends here: nothing can follow, and `event` says how that is.
+bool Engine::follow_grammar(Sequence& s, int32_t id, TokenEvent& event) {
+  const bool taken = s.cursor->accept(id);
+  const grammar::Cursor::Next next = s.cursor->next({}, sampler_.grammar_scratch());
+  if (taken && next.possible) return true;
+  event.finish = taken && next.may_end ? FinishReason::Stop : FinishReason::Error;
+  if (event.finish == FinishReason::Error) {
+    event.error = Error{Code::Unsupported,
+                        "the text cannot go on under the constraint of the request",
+                        "no token of the vocabulary continues it",
+                        {}};
+  }
+  return false;
 }
 
 void Engine::score_prompt(Sequence& s, const SampleOut& scored, int32_t id) {

@@ -59,6 +59,7 @@ class Engine final : public EngineApi {
   ItemResult settle(const BatchItem& item, const Tensor& finite);
   bool settle_row(const BatchItem& item, int row, bool finite);
   void accept_token(Sequence& sequence, const SampleOut& drawn);
+  bool follow_grammar(Sequence& sequence, int32_t id, TokenEvent& event);
   void score_prompt(Sequence& sequence, const SampleOut& scored, int32_t id);
   void record_fault(const BatchItem& item, int row, const char* what);
   void share_pages(Sequence& sequence);

@@ -17,6 +17,10 @@
 
 namespace plumb {
 
+namespace grammar {
+class Grammar;
+}
+
 enum class FinishReason : uint8_t { None, Stop, Length, Abort, Error };
 
 struct TokenLogprob {
@@ -53,13 +57,14 @@ struct GenerateRequest {
   std::string request_id{};
   std::vector<int32_t> prompt_ids{};
   SamplingParams sampling{};
-  int max_tokens = 0;               // > 0; prompt + max_tokens fits the window (checked by the caller)
-  int min_tokens = 0;               // stop ids are masked before that many tokens
-  std::vector<int32_t> stop_ids{};  // end the text; already holds the model's eos ids unless ignore_eos
-  int prompt_logprobs = -1;         // as SamplingParams::logprobs, for the prompt
-  std::string cache_salt{};         // prefixes are shared inside one salt only
-  int priority = 0;                 // lower runs first
-  int64_t deadline_us = 0;          // steady-clock microseconds; 0: none
+  int max_tokens = 0;                           // > 0; prompt + max_tokens fits the window (checked by the caller)
+  int min_tokens = 0;                           // stop ids are masked before that many tokens
+  std::vector<int32_t> stop_ids{};              // end the text; already holds the model's eos ids unless ignore_eos
+  int prompt_logprobs = -1;                     // as SamplingParams::logprobs, for the prompt
+  std::shared_ptr<grammar::Grammar> grammar{};  // what the text must be; null: anything
+  std::string cache_salt{};                     // prefixes are shared inside one salt only
+  int priority = 0;                             // lower runs first
+  int64_t deadline_us = 0;                      // steady-clock microseconds; 0: none
 };
 
 // Engine -> one request. Single producer (the engine thread), single consumer. The bound is the request's own

@@ -9,6 +9,7 @@
 
 #include "engine/adjustments.h"
 #include "engine/engine_api.h"
+#include "grammar/grammar.h"
 
 namespace plumb {
 
@@ -20,6 +21,7 @@ struct Sequence {
   std::shared_ptr<TokenStream> stream{};
   StreamUsage usage{};
   Adjustments adjustments{};
+  std::unique_ptr<grammar::Cursor> cursor{};  // where the text stands in the request's grammar, if it has one
 
   std::vector<int32_t> tokens{};  // prompt, then what was generated
   int prompt_tokens = 0;

@@ -11,6 +11,42 @@ namespace {
 
 using Prepared = std::variant<GenerationRequest, ApiError>;
 
+std::string joined(const std::string& field, const std::string& path) {
+  return path.empty() || path == "the schema" ? field : field + "." + path;
+}
+
+// Compiles what the fields ask for. Errors inside a schema name the keyword's whole path.
+std::optional<ApiError> constrain(const ServedModel& model, ReasoningStart reasoning, const ToolRequest& tools,
+                                  GenerationRequest& request) {
+  using Kind = grammar::ContentShape::Kind;
+  ConstraintField& constraint = request.common.constraint;
+  const bool required = tools.choice == ToolChoice::Required || tools.choice == ToolChoice::Named;
+  if (constraint.shape.kind == Kind::Free && !required) return std::nullopt;
+  grammar::OutputShape shape{.calls_required = required,
+                             .one_call = !tools.parallel || tools.choice == ToolChoice::Named};
+  for (const ToolSpec& tool : tools.specs) {
+    const bool offered = tools.callable() && (tools.choice != ToolChoice::Named || tool.name == tools.named);
+    if (offered) shape.tools.push_back({tool.name, tool.parameters_json});
+  }
+  if (reasoning == ReasoningStart::InReasoning) shape.reasoning = grammar::Reasoning::Open;
+  if (reasoning == ReasoningStart::MayBegin) shape.reasoning = grammar::Reasoning::MayBegin;
+  shape.content = std::move(constraint.shape);
+  Result<std::shared_ptr<grammar::Grammar>> made = model.grammars->get(shape);
+  if (made) {
+    request.grammar = *std::move(made);
+    return std::nullopt;
+  }
+  const Error& error = made.error();
+  std::string param = required ? "tools" : constraint.field, message = error.what;
+  const size_t colon = message.find(": ");
+  if (shape.content.kind == Kind::JsonSchema && colon != std::string::npos) {
+    param = joined(constraint.field, message.substr(0, colon));
+    message.erase(0, colon + 2);
+  }
+  if (!error.why.empty()) message += ": " + error.why;
+  return bad_request(param, "'" + param + "' " + message);
+}
+
 Prepared prepare_chat(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
   ParsedChat parsed = parse_chat_request(http.body, model.limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
@@ -26,8 +62,16 @@ Prepared prepare_chat(const ServeContext& context, const ServedModel& model, con
   request.model = std::get<std::string>(std::move(name));
   request.separate_reasoning = chat.separate_reasoning;
   request.stop_in_reasoning = chat.stop_in_reasoning;
+  request.one_call = !chat.tools.parallel;
+  if (chat.tools.callable()) request.tools = std::make_shared<const ToolSchemas>(chat.tools.specs);
+  // No call comes where none is wanted, whatever the model has learnt.
+  if (const int32_t call = model.tags[MarkupTag::Call]; chat.tools.choice == ToolChoice::None && call >= 0) {
+    request.common.sampling.logit_bias.emplace_back(call, -1e30f);
+  }
   request.prompts.push_back(
       {.ids = std::move(prompt.ids), .text = std::move(prompt.text), .reasoning = prompt.reasoning});
+  if (std::optional<ApiError> error = constrain(model, request.prompts[0].reasoning, chat.tools, request))
+    return *std::move(error);
   return request;
 }
 
@@ -65,6 +109,7 @@ Prepared prepare_completion(const ServeContext& context, const ServedModel& mode
     request.prompts.push_back(std::get<PromptInput>(std::move(input)));
   }
   request.common = std::move(completion.common);
+  if (std::optional<ApiError> error = constrain(model, ReasoningStart::Off, {}, request)) return *std::move(error);
   return request;
 }
 

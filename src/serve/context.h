@@ -10,17 +10,20 @@
 #include "base/thread_pool.h"
 #include "engine/engine_api.h"
 #include "serve/choice_text.h"
+#include "serve/grammar_cache.h"
 #include "serve/metrics.h"
 #include "serve/openai_request.h"
 #include "serve/server.h"
 
 namespace plumb {
 
-// ModelServices and what follows from them; immutable once published.
+// ModelServices and what follows from them; immutable once published, but for the cache, which guards itself.
 struct ServedModel {
   ModelServices services{};
-  ThinkTags tags{};
+  TagIds tags{};
+  bool calls = false;  // the template writes calls as this server reads them
   RequestLimits limits{};
+  std::unique_ptr<GrammarCache> grammars{};
 };
 
 struct ServeContext {

@@ -122,6 +122,7 @@ GenerateRequest Generation::engine_request(const Choice& choice, int number) con
   if (!common.ignore_eos) result.stop_ids = model_.services.eos_ids;
   result.stop_ids.insert(result.stop_ids.end(), common.stop_token_ids.begin(), common.stop_token_ids.end());
   if (late_prompt_) result.prompt_logprobs = common.sampling.logprobs;
+  result.grammar = request_.grammar;
   result.cache_salt = common.cache_salt;
   result.priority = common.priority;
   result.deadline_us = deadline_us_;
@@ -134,8 +135,11 @@ Generation::Choice Generation::make_choice(int index, size_t prompt) const {
   ChoiceTextOptions options{
       .tokenizer = model_.services.tokenizer,
       .tags = model_.tags,
-      .reasoning = request_.separate_reasoning ? request_.prompts[prompt].reasoning : ReasoningParser::Start::Off,
+      .reasoning = request_.separate_reasoning ? request_.prompts[prompt].reasoning : ReasoningStart::Off,
+      .markup = chat,
       .drop_tags = chat && request_.separate_reasoning,
+      .tools = request_.tools,
+      .one_call = request_.one_call,
       .stop = common.stop,
       .include_stop = common.include_stop_str_in_output,
       .stop_in_reasoning = request_.stop_in_reasoning,
@@ -253,7 +257,7 @@ void Generation::on_end(Choice& choice, const TokenEvent& event) {
     }
     return fail(error);
   }
-  choice.text.end(choice.pending);
+  choice.text.end(event.finish == FinishReason::Length, choice.pending);
   ChoiceEnd end;
   if (const std::optional<std::string> stop = choice.text.stopped_by(); stop) {
     end.stop_reason_json.clear();
@@ -264,7 +268,9 @@ void Generation::on_end(Choice& choice, const TokenEvent& event) {
     const std::vector<int32_t>& ids = request_.common.stop_token_ids;
     const bool asked = std::find(ids.begin(), ids.end(), event.stop_id) != ids.end();
     if (asked) end.stop_reason_json = std::to_string(event.stop_id);
+    if (choice.text.calls() > 0 && !choice.text.malformed_call()) end.finish_reason = "tool_calls";
   }
+  end.malformed_call = choice.text.malformed_call();
   finish_choice(choice, std::move(end));
 }
 
@@ -275,6 +281,14 @@ void Generation::emit(Choice& choice) {
     ChoiceDelta& all = choice.whole.text;
     all.reasoning += delta.reasoning;
     all.content += delta.content;
+    for (CallDelta& call : delta.calls) {
+      const auto index = static_cast<size_t>(call.index);
+      if (index == all.calls.size()) {
+        all.calls.push_back(std::move(call));
+      } else {
+        all.calls[index].arguments += call.arguments;
+      }
+    }
     std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(all.logprobs));
     all.token_ids.insert(all.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
   } else {

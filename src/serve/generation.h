@@ -8,26 +8,29 @@
 #include <vector>
 
 #include "serve/context.h"
+#include "serve/markup_parser.h"
 #include "serve/openai_request.h"
 #include "serve/openai_response.h"
-#include "serve/reasoning_parser.h"
 
 namespace plumb {
 
 struct PromptInput {
   std::vector<int32_t> ids{};
   std::string text{};  // for echo
-  ReasoningParser::Start reasoning = ReasoningParser::Start::Off;
+  ReasoningStart reasoning = ReasoningStart::Off;
 };
 
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::Chat;
   CommonFields common{};
   std::vector<PromptInput> prompts{};
+  std::shared_ptr<grammar::Grammar> grammar{};
   std::string model{};  // as the answer names it
   bool echo = false;
   bool prompt_only = false;
   bool separate_reasoning = true;
+  std::shared_ptr<const ToolSchemas> tools{};  // those that may be called
+  bool one_call = false;
   bool stop_in_reasoning = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "base/hash.h"
 #include "serve/strict_json.h"
 
 namespace plumb {
@@ -213,6 +214,33 @@ void ResponseWriter::append_message_text(std::string& out, const ChoiceDelta& de
   if (!delta.content.empty()) member("content", delta.content);
 }
 
+// Streamed, the first delta of a call has its id and name and no arguments yet; later ones have arguments alone.
+void ResponseWriter::append_call(std::string& out, int choice, const CallDelta& call, bool streamed) const {
+  out += '{';
+  if (streamed) {
+    out += "\"index\":";
+    append_int(out, call.index);
+  }
+  if (!call.name.empty()) {
+    Hash64 id;
+    id.add(facts_.id).add(static_cast<uint64_t>(choice)).add(static_cast<uint64_t>(call.index));
+    out.append(streamed ? "," : "").append("\"id\":\"call_").append(id.hex()).append("\",\"type\":\"function\"");
+  }
+  out.append(out.back() == '{' ? "" : ",").append("\"function\":{");
+  if (!call.name.empty()) {
+    out += "\"name\":";
+    append_json_string(out, call.name);
+    out += ',';
+  }
+  out += "\"arguments\":";
+  append_json_string(out, call.arguments);
+  out += "}}";
+}
+
+std::string ResponseWriter::end_extra(const ChoiceEnd& end) {
+  return ",\"stop_reason\":" + end.stop_reason_json + (end.malformed_call ? ",\"malformed_tool_call\":true" : "");
+}
+
 std::string ResponseWriter::first_chunk(int index) const {
   std::string out = chunk_start_;
   open_choice(out, index);
@@ -230,7 +258,11 @@ std::string ResponseWriter::delta_chunk(int index, const ChoiceDelta& delta, int
   if (chat) {
     out += ",\"delta\":{";
     append_message_text(out, delta);
-    out += '}';
+    for (size_t i = 0; i < delta.calls.size(); ++i) {
+      out += i != 0 ? "," : out.back() == '{' ? "\"tool_calls\":[" : ",\"tool_calls\":[";
+      append_call(out, index, delta.calls[i], /*streamed=*/true);
+    }
+    out += delta.calls.empty() ? "}" : "]}";
   } else {
     out += ",\"text\":";
     append_json_string(out, delta.content);
@@ -273,7 +305,7 @@ std::string ResponseWriter::final_chunk(int index, const ChoiceEnd& end) const {
   open_choice(out, index);
   out += facts_.endpoint == Endpoint::Chat ? ",\"delta\":{}" : ",\"text\":\"\"";
   out += ",\"logprobs\":null";
-  close_choice(out, end.finish_reason, ",\"stop_reason\":" + end.stop_reason_json);
+  close_choice(out, end.finish_reason, end_extra(end));
   return out += chunk_end_;
 }
 
@@ -298,8 +330,17 @@ std::string ResponseWriter::whole(const std::vector<WholeChoice>& choices, const
       append_message_text(out, text);
       if (!text.reasoning.empty()) out += ',';
       out += "\"content\":";
-      append_json_string(out, choice.text.content);
-      out += ",\"refusal\":null}";
+      if (choice.text.content.empty() && !choice.text.calls.empty()) {
+        out += "null";
+      } else {
+        append_json_string(out, choice.text.content);
+      }
+      out += ",\"refusal\":null";
+      for (size_t k = 0; k < choice.text.calls.size(); ++k) {
+        out += k == 0 ? ",\"tool_calls\":[" : ",";
+        append_call(out, choice.index, choice.text.calls[k], /*streamed=*/false);
+      }
+      out += choice.text.calls.empty() ? "}" : "]}";
     } else {
       out += ",\"text\":";
       append_json_string(out, choice.prompt_text + choice.text.content);
@@ -313,7 +354,7 @@ std::string ResponseWriter::whole(const std::vector<WholeChoice>& choices, const
     } else {
       append_completion_logprobs(out, entries, !choice.prompt_logprobs.empty(), offset);
     }
-    std::string extra = ",\"stop_reason\":" + choice.end.stop_reason_json;
+    std::string extra = end_extra(choice.end);
     if (facts_.token_ids) {
       extra += ",\"token_ids\":";
       append_ids(extra, choice.text.token_ids);

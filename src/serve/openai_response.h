@@ -38,6 +38,7 @@ struct UsageFacts {
 
 struct ChoiceEnd {
   std::string_view finish_reason = "stop";
+  bool malformed_call = false;            // markup of a call that was none: shown as content
   std::string stop_reason_json = "null";  // the stop string or id that ended the text
 };
 
@@ -70,6 +71,8 @@ class ResponseWriter {
  private:
   void open_choice(std::string& out, int index) const;
   void close_choice(std::string& out, std::string_view finish_reason, std::string_view extra) const;
+  void append_call(std::string& out, int choice, const CallDelta& call, bool streamed) const;
+  static std::string end_extra(const ChoiceEnd& end);
   void append_message_text(std::string& out, const ChoiceDelta& delta) const;
   void append_chat_logprobs(std::string& out, const std::vector<LogprobEntry>& entries) const;
   void append_completion_logprobs(std::string& out, const std::vector<LogprobEntry>& entries, bool first_is_null,

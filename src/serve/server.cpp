@@ -5,6 +5,8 @@
 #include "serve/api_error.h"
 #include "serve/context.h"
 #include "serve/handlers.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
 
 namespace plumb {
 
@@ -66,13 +68,18 @@ void Server::set_model(ModelServices services) {
   PLUMB_CHECK(impl_->model == nullptr, "the model is set once");
   auto model = std::make_unique<ServedModel>();
   const auto token = [&](std::string_view text) { return services.tokenizer->token_id(text).value_or(-1); };
-  model->tags = {.begin_id = token("<think>"), .end_id = token("</think>")};
+  for (int i = 0; i < kMarkupTags; ++i) {
+    model->tags.ids[static_cast<size_t>(i)] = token(tag_text(static_cast<MarkupTag>(i)));
+  }
+  model->calls = services.chat_template != nullptr && services.chat_template->mentions("<tool_call>") &&
+                 services.chat_template->mentions("<arg_key>");
   model->limits = {.vocab_size = services.vocab_size,
                    .max_context = services.engine->max_context(),
                    .default_temperature = services.default_temperature,
                    .default_top_p = services.default_top_p,
                    .default_top_k = services.default_top_k,
                    .strict_fields = impl_->context.options.strict_fields};
+  model->grammars = std::make_unique<GrammarCache>(*services.tokenizer, services.vocab_size);
   model->services = std::move(services);
   impl_->model = std::move(model);
   impl_->context.model.store(impl_->model.get(), std::memory_order_release);
