@@ -45,6 +45,7 @@ void add_server_options(CLI::App& sub, ServeCommand& c) {
       ->check(plain_text());
   sub.add_flag("--accept-any-model", c.server.accept_any_model, "Serve requests that name another model");
   sub.add_flag("--strict-fields", c.server.strict_fields, "Refuse unknown request fields");
+  sub.add_flag("--generate-endpoint", c.server.generate_endpoint, "Offer POST /generate, in SGLang's form");
   sub.add_flag("--match-special-tokens", c.server.match_special_in_content,
                "Let message text make control tokens, as Hugging Face does");
   sub.add_option("--reasoning-field", c.reasoning_field, "Where thinking goes: reasoning_content, reasoning, both")

@@ -52,6 +52,10 @@ constexpr CodeText kCodes[] = {
     {"deadline_exceeded", kAnswer, "the request took longer than its deadline", "ask for fewer tokens or more time"},
     {"queue_full", kAnswer, "429: as many requests wait as may", "try again after `Retry-After`; or a larger --queue"},
     {"unavailable", kAnswer, "503: the server is loading, verifying or draining", "try again after `Retry-After`"},
+    {"aborted", kAnswer, "409 or 503: the request was ended by /abort_request, or because the server stops",
+     "ask again if it is still wanted"},
+    {"request_not_found", kAnswer, "404: /abort_request names no request that runs", "it may have ended already"},
+    {"unhealthy", kAnswer, "503: /health_generate drew no token in time", "look at the log and at /health"},
     {"internal_error", kAnswer, "500: a bug in plumb", "please report the message"},
 
     {"numerical_fault", kFault, "500: this request's numbers went bad; the other requests went on",

@@ -330,7 +330,7 @@ bool Engine::follow_grammar(Sequence& s, int32_t id, TokenEvent& event) {
   if (event.finish == FinishReason::Error) {
     event.error = Error{Code::Unsupported,
                         "the text cannot go on under the constraint of the request",
-                        "no token of the vocabulary continues it",
+                        "no token of the vocabulary continues it, or the constraint is too ambiguous to tell in time",
                         {}};
   }
   return false;

@@ -122,7 +122,10 @@ Result<std::shared_ptr<Grammar>> compile(const OutputShape& shape, std::shared_p
   grammar->warm_up(warm_us);
   std::vector<uint32_t> mask(grammar->vocabulary().words());
   if (!Cursor(grammar).next({}, mask).possible) {
-    return Error{Code::Usage, "no token of the vocabulary begins a text that satisfies the constraint", {}, {}};
+    return Error{Code::Usage,
+                 "no token begins a text that satisfies the constraint",
+                 "the vocabulary lacks it, or the constraint is too ambiguous to tell in time",
+                 {}};
   }
   return grammar;
 }

@@ -8,6 +8,10 @@ namespace plumb::grammar {
 
 namespace {
 
+// Steps of the automaton that one mask may take, some tens of milliseconds: an ambiguous pattern costs its own request,
+// not the time of all.
+constexpr size_t kMaxWork = 3'000'000;
+constexpr size_t kFewItems = 32;  // so many are searched one by one
 // A subtree of fewer nodes is walked rather than asked about.
 constexpr size_t kWorthAsking = 8;
 // Beyond these words masks are forgotten and worked out again: 32 MiB of each grammar.
@@ -54,8 +58,10 @@ void Grammar::reset() {
   mask_index_.clear();
   bool may_end = false;
   found_.clear();
+  work_ = 0;
   expand(automaton_.rule_start[static_cast<size_t>(automaton_.root)], 0, may_end);
   place(may_end);
+  places_[0].costly = work_ >= kMaxWork;
 }
 
 const Grammar::Closure& Grammar::closure(int32_t state) {
@@ -88,10 +94,18 @@ int32_t Grammar::frame(int32_t target, int32_t parent) {
 // Adds to found_ what (state, frame) is before the next symbol: through calls downwards and ends upwards.
 void Grammar::expand(int32_t state, int32_t first_frame, bool& may_end) {
   reached_.assign(1, {state, first_frame});
+  reached_keys_.clear();
   const auto reach = [&](Item item) {
-    if (std::ranges::find(reached_, item) == reached_.end()) reached_.push_back(item);
+    const bool many = reached_.size() >= kFewItems;
+    if (many && reached_keys_.empty()) {
+      for (const Item& known : reached_) reached_keys_.insert(item_key(known));
+    }
+    const bool fresh =
+        many ? reached_keys_.insert(item_key(item)).second : std::ranges::find(reached_, item) == reached_.end();
+    if (fresh) reached_.push_back(item);
   };
-  for (size_t i = 0; i < reached_.size(); ++i) {
+  for (size_t i = 0; i < reached_.size() && work_ < kMaxWork; ++i) {
+    work_ += 4;
     const Item at = reached_[i];
     const Closure& c = closure(at.state);
     for (const int32_t s : c.with_edges) found_.push_back({s, at.frame});
@@ -119,8 +133,7 @@ int32_t Grammar::place(bool may_end) {
   items.erase(std::unique(items.begin(), items.end()), items.end());
   uint64_t hash = may_end ? 1 : 2;
   for (const Item& item : items) {
-    hash =
-        mix(hash, static_cast<uint64_t>(static_cast<uint32_t>(item.state)) << 32 | static_cast<uint32_t>(item.frame));
+    hash = mix(hash, item_key(item));
   }
   const auto [begin, end] = place_index_.equal_range(hash);
   for (auto it = begin; it != end; ++it) {
@@ -146,10 +159,13 @@ int32_t Grammar::step(int32_t from, int symbol) {
   const Place p = places_[static_cast<size_t>(from)];
   for (int32_t i = 0; i < p.item_count; ++i) {
     const Item item = items_[static_cast<size_t>(p.first_item + i)];
-    for (const Automaton::Edge& edge : automaton_.states[static_cast<size_t>(item.state)].edges) {
+    const std::vector<Automaton::Edge>& edges = automaton_.states[static_cast<size_t>(item.state)].edges;
+    work_ += edges.size();
+    for (const Automaton::Edge& edge : edges) {
       if (edge.low <= symbol && symbol <= edge.high) expand(edge.target, item.frame, may_end);
     }
   }
+  if (work_ >= kMaxWork) return kDead;  // not known, and not remembered
   const int32_t to = place(may_end);
   return steps_[at] = to;
 }
@@ -214,7 +230,7 @@ int Grammar::run_of(int32_t from, CharClass which) {
   std::set<int32_t> seen{from};
   std::vector<int32_t> now{from}, next;
   int run = 0;
-  for (bool all = true; run < Vocabulary::kMaxSliceChars && seen.size() < 256; ++run) {
+  for (bool all = true; run < Vocabulary::kMaxSliceChars && seen.size() < 256 && work_ < kMaxWork; ++run) {
     next.clear();
     for (const int32_t p : now) {
       const std::vector<int32_t>& after = after_char(p, which);
@@ -241,7 +257,7 @@ bool Grammar::all_below(const TokenTrie::Node& node, int32_t at) {
 void Grammar::walk(const TokenTrie& trie, int32_t from, std::vector<uint32_t>& mask) {
   std::vector<int32_t> path(vocabulary_->longest() + 1, from);
   const size_t count = trie.nodes.size();
-  for (size_t i = 0; i < count;) {
+  for (size_t i = 0; i < count && work_ < kMaxWork;) {
     const TokenTrie::Node& node = trie.nodes[i];
     const int32_t to = step(path[node.depth - 1u], node.byte);
     if (to == kDead) {
@@ -266,6 +282,7 @@ const std::vector<uint32_t>& Grammar::mask_of(int32_t from) {
   if (const int32_t known = places_[static_cast<size_t>(from)].mask; known >= 0) {
     return masks_[static_cast<size_t>(known)];
   }
+  work_ = places_[static_cast<size_t>(from)].costly ? kMaxWork : 0;
   const int run = run_of(from, CharClass::Harmless);
   const auto& slices = vocabulary_->slices();
   const auto slice = std::ranges::find_if(slices, [run](const Vocabulary::Slice& s) { return s.max_chars <= run; });
@@ -275,6 +292,10 @@ const std::vector<uint32_t>& Grammar::mask_of(int32_t from) {
     const int32_t id = vocabulary_->tags()[t].id;
     const bool allowed = step(from, kFirstTag + static_cast<int>(t)) != kDead;
     if (allowed) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  }
+  if (work_ >= kMaxWork) {
+    places_[static_cast<size_t>(from)].costly = true;
+    std::ranges::fill(mask, 0u);
   }
   uint64_t hash = 0;
   for (const uint32_t word : mask) hash = mix(hash, word);
@@ -339,6 +360,7 @@ void Grammar::warm_up(int64_t microseconds) {
 bool Grammar::matches(std::string_view text) {
   const std::lock_guard lock(mutex_);
   int32_t at = 0;
+  work_ = 0;
   for (size_t i = 0; i < text.size() && at != kDead; ++i) at = step(at, static_cast<unsigned char>(text[i]));
   return at != kDead && places_[static_cast<size_t>(at)].may_end;
 }
@@ -356,6 +378,7 @@ Cursor::~Cursor() {
 bool Cursor::accept(int32_t id) {
   const std::lock_guard lock(grammar_->mutex_);
   grammar_->forget_if_large();
+  grammar_->work_ = 0;
   const int32_t to = grammar_->step_token(place_, id);
   if (to == Grammar::kDead) return false;
   place_ = to;
@@ -370,6 +393,7 @@ bool Cursor::may_end() const {
 Cursor::Next Cursor::next(std::span<const int32_t> ahead, std::span<uint32_t> mask) {
   const std::lock_guard lock(grammar_->mutex_);
   int32_t at = place_;
+  grammar_->work_ = 0;
   for (const int32_t id : ahead) {
     at = grammar_->step_token(at, id);
     if (at == Grammar::kDead) return {.reached = false};
@@ -378,8 +402,9 @@ Cursor::Next Cursor::next(std::span<const int32_t> ahead, std::span<uint32_t> ma
   const size_t shared = std::min(mask.size(), words.size());
   std::copy_n(words.begin(), shared, mask.begin());
   std::fill(mask.begin() + static_cast<ptrdiff_t>(shared), mask.end(), 0u);
+  const Grammar::Place& place = grammar_->places_[static_cast<size_t>(at)];
   return {.possible = std::ranges::any_of(mask, [](uint32_t word) { return word != 0; }),
-          .may_end = grammar_->places_[static_cast<size_t>(at)].may_end};
+          .may_end = place.may_end && !place.costly};
 }
 
 }  // namespace plumb::grammar

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/result.h"
@@ -43,6 +44,9 @@ class Grammar {
     int32_t state = 0, frame = 0;
     friend auto operator<=>(const Item&, const Item&) = default;
   };
+  static uint64_t item_key(const Item& item) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(item.state)) << 32 | static_cast<uint32_t>(item.frame);
+  }
   // What a state is before a symbol: its own part without jumps. Filled on first use.
   struct Closure {
     bool known = false, ends = false;
@@ -55,6 +59,7 @@ class Grammar {
     int8_t run[kCharClasses] = {-1, -1,
                                 -1};  // characters of a class that may follow, whichever; at most kMaxSliceChars
     bool may_end = false;
+    bool costly = false;  // its mask would take too long: the text is given up
   };
 
   const Closure& closure(int32_t state);
@@ -87,6 +92,8 @@ class Grammar {
   std::unordered_map<int64_t, std::vector<int32_t>> after_char_{};  // by place and class
   std::vector<std::vector<uint32_t>> masks_{};
   std::unordered_multimap<uint64_t, int32_t> mask_index_{};
+  std::unordered_set<uint64_t> reached_keys_{};
+  size_t work_ = 0;                        // of the mask being worked out
   size_t max_words_ = size_t{16} << 20;    // of steps, items and frames; beyond, they are worked out again
   std::vector<Item> found_{}, reached_{};  // of one step, kept for their memory
   std::vector<Cursor*> cursors_{};         // their places survive forgetting
@@ -106,7 +113,7 @@ class Cursor {
   bool may_end() const;
 
   struct Next {
-    bool possible = false;  // some token may follow
+    bool possible = false;  // some token may follow, and which was found in time
     bool may_end = false;
     bool reached = true;  // false: `ahead` itself is not allowed, the rest says nothing
   };

@@ -13,6 +13,7 @@
 #include "serve/grammar_cache.h"
 #include "serve/metrics.h"
 #include "serve/openai_request.h"
+#include "serve/running_requests.h"
 #include "serve/server.h"
 
 namespace plumb {
@@ -36,6 +37,7 @@ struct ServeContext {
   std::atomic<const ServedModel*> model{nullptr};  // published once, owned by the Server
   std::atomic<const std::string*> verification{nullptr};
   Metrics metrics{};
+  RunningRequests running{};
   std::function<int()> connections{};  // open ones, for the metrics; set before the server starts
   std::unique_ptr<JobPool> pool;       // gone once the server has stopped, after its last job
 };

@@ -54,16 +54,16 @@ Generation::Generation(ServeContext& context, const ServedModel& model, std::sha
       model_(model),
       exchange_(std::move(exchange)),
       request_(std::move(request)),
-      writer_(response_facts()),
+      writer_(make_writer(response_facts())),
       late_prompt_(request_.echo && request_.common.sampling.logprobs >= 0) {}
 
 ResponseFacts Generation::response_facts() const {
   const CommonFields& common = request_.common;
-  const std::string& request_id = exchange_->request().request_id;
-  const std::string id = request_id.starts_with("req-") ? request_id.substr(4) : request_id;
+  int prompt_tokens = 0;
+  for (const PromptInput& prompt : request_.prompts) prompt_tokens += static_cast<int>(prompt.ids.size());
   return {
       .endpoint = request_.endpoint,
-      .id = (request_.endpoint == Endpoint::Chat ? "chatcmpl-" : "cmpl-") + id,
+      .id = answer_id(),
       .model = request_.model,
       .created =
           std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(),
@@ -73,13 +73,34 @@ ResponseFacts Generation::response_facts() const {
       .top_logprobs = std::max(0, common.sampling.logprobs),
       .include_usage = common.stream && common.include_usage,
       .token_ids = common.return_token_ids,
+      .prompt_tokens = prompt_tokens,
+      .echo_json = request_.echo_json,
       .tokenizer = model_.services.tokenizer};
+}
+
+std::string Generation::answer_id() const {
+  const std::string& request_id = exchange_->request().request_id;
+  const std::string id = request_id.starts_with("req-") ? request_id.substr(4) : request_id;
+  switch (request_.endpoint) {
+    case Endpoint::Chat:
+      return "chatcmpl-" + id;
+    case Endpoint::Completion:
+      return "cmpl-" + id;
+    case Endpoint::Messages:
+      return "msg_" + id;
+    case Endpoint::Responses:
+      return "resp_" + id;
+    case Endpoint::Generate:
+      return request_.rid.empty() ? id : request_.rid;
+  }
+  return id;
 }
 
 void Generation::start() {
   std::optional<ApiError> error = check_lengths();
   if (!error) error = submit_all();
   if (error) return fail(*error);
+  context_.running.add(shared_from_this(), exchange_, answer_id());
   begin_answer();
   on_tokens();  // what the engine pushed before on_wake was set
 }
@@ -88,7 +109,7 @@ void Generation::start() {
 
 std::optional<ApiError> Generation::check_lengths() {
   CommonFields& common = request_.common;
-  const bool chat = request_.endpoint == Endpoint::Chat;
+  const bool chat = is_chat();
   const int64_t window = model_.services.engine->max_context();
   const size_t total = request_.prompts.size() * static_cast<size_t>(common.n);
   if (total > static_cast<size_t>(context_.options.max_choices_total)) {
@@ -131,7 +152,7 @@ GenerateRequest Generation::engine_request(const Choice& choice, int number) con
 
 Generation::Choice Generation::make_choice(int index, size_t prompt) const {
   const CommonFields& common = request_.common;
-  const bool chat = request_.endpoint == Endpoint::Chat;
+  const bool chat = is_chat();
   ChoiceTextOptions options{
       .tokenizer = model_.services.tokenizer,
       .tags = model_.tags,
@@ -199,11 +220,11 @@ void Generation::begin_answer() {
   }
   exchange_->begin_stream(std::move(head));
   for (Choice& choice : choices_) {
-    if (request_.endpoint == Endpoint::Chat) exchange_->write(writer_.first_chunk(choice.index));
+    exchange_->write(writer_->begin(choice.index));
     if (!request_.echo || late_prompt_) continue;
     choice.whole.prompt_text = request_.prompts[choice.prompt].text;
     choice.text_offset = count_characters(choice.whole.prompt_text);
-    exchange_->write(writer_.echo_chunk(choice.index, choice.whole));
+    exchange_->write(writer_->echo(choice.index, choice.whole));
   }
 }
 
@@ -293,7 +314,7 @@ void Generation::emit(Choice& choice) {
     all.token_ids.insert(all.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
   } else {
     if (!something && (!choice.done || delta.token_ids.empty())) return;
-    exchange_->write(writer_.delta_chunk(choice.index, delta, choice.text_offset));
+    exchange_->write(writer_->delta(choice.index, delta, choice.text_offset));
   }
   delta = {};
 }
@@ -320,14 +341,14 @@ void Generation::finish_choice(Choice& choice, ChoiceEnd end) {
   choice.whole.end = end;
   if (!request_.common.stream) return;
   if (late_prompt_) {
-    exchange_->write(writer_.echo_chunk(choice.index, choice.whole));
+    exchange_->write(writer_->echo(choice.index, choice.whole));
     choice.text_offset = count_characters(choice.whole.prompt_text);
     const ChoiceDelta& text = choice.whole.text;
     if (text.has_text() || !text.logprobs.empty()) {
-      exchange_->write(writer_.delta_chunk(choice.index, text, choice.text_offset));
+      exchange_->write(writer_->delta(choice.index, text, choice.text_offset));
     }
   }
-  exchange_->write(writer_.final_chunk(choice.index, end));
+  exchange_->write(writer_->end(choice.index, end));
 }
 
 UsageFacts Generation::usage() const {
@@ -351,8 +372,7 @@ void Generation::finish() {
   over_ = true;
   const UsageFacts used = usage();
   if (request_.common.stream) {
-    if (request_.common.include_usage) exchange_->write(writer_.usage_chunk(used));
-    exchange_->write(ResponseWriter::done_event());
+    exchange_->write(writer_->finish(used));
     record(choices_.front().reason);
     exchange_->end_stream();
     return;
@@ -360,7 +380,7 @@ void Generation::finish() {
   std::vector<WholeChoice> whole;
   whole.reserve(choices_.size());
   for (Choice& choice : choices_) whole.push_back(std::move(choice.whole));
-  HttpResponse response{.body = writer_.whole(whole, used)};
+  HttpResponse response{.body = writer_->whole(whole, used)};
   if (const std::string list = ignored_fields_header(request_.common); !list.empty()) {
     response.headers.emplace_back("x-ignored-fields", list);
   }
@@ -373,9 +393,18 @@ void Generation::fail(const ApiError& error) {
   cancel_all();
   if (!choices_.empty()) record("error");
   const bool streaming = request_.common.stream && open_choices_ > 0;
-  if (!streaming) return exchange_->respond(error_response(error));
-  exchange_->write(ResponseWriter::error_event(error_json(error)));
+  if (!streaming) return exchange_->respond(refusal(request_.endpoint, error));
+  exchange_->write(writer_->failed(error));
   exchange_->end_stream();
+}
+
+void Generation::abort() {
+  if (over_) return;
+  fail({.status = 409,
+        .message = "the request was aborted",
+        .type = "request_aborted",
+        .code = "aborted",
+        .should_retry = false});
 }
 
 void Generation::cancel_all() {
@@ -384,6 +413,7 @@ void Generation::cancel_all() {
 }
 
 void Generation::record(std::string_view reason) {
+  context_.running.remove(this);
   const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - exchange_->started();
   int tokens = 0;
   for (const Choice& choice : choices_) tokens += choice.text.tokens();

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "serve/answer_writer.h"
 #include "serve/context.h"
 #include "serve/markup_parser.h"
 #include "serve/openai_request.h"
-#include "serve/openai_response.h"
 
 namespace plumb {
 
@@ -25,7 +25,9 @@ struct GenerationRequest {
   CommonFields common{};
   std::vector<PromptInput> prompts{};
   std::shared_ptr<grammar::Grammar> grammar{};
-  std::string model{};  // as the answer names it
+  std::string model{};      // as the answer names it
+  std::string rid{};        // /generate: the caller's name for it
+  std::string echo_json{};  // /v1/responses: members of the request that the answer repeats
   bool echo = false;
   bool prompt_only = false;
   bool separate_reasoning = true;
@@ -41,6 +43,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   // Checks the lengths, submits, and answers with an error if that fails.
   void start();
+  // Ends the request, as an operator asked; nothing when it has ended. On the connection's I/O thread.
+  void abort();
+  // Whether a caller may mean this request by the name.
+  std::string answer_id() const;
 
  private:
   struct Choice {
@@ -74,13 +80,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void cancel_all();
   UsageFacts usage() const;
   void record(std::string_view reason);
+  bool is_chat() const { return request_.endpoint != Endpoint::Completion && request_.endpoint != Endpoint::Generate; }
   bool gathers() const { return !request_.common.stream || late_prompt_; }
 
   ServeContext& context_;
   const ServedModel& model_;
   std::shared_ptr<Exchange> exchange_;
   GenerationRequest request_;
-  ResponseWriter writer_;
+  const std::unique_ptr<AnswerWriter> writer_;
   const bool late_prompt_;  // echo with logprobs: those of the prompt are known only at the end
   int64_t deadline_us_ = 0;
   std::vector<Choice> choices_{};

@@ -26,6 +26,12 @@ std::variant<std::string, ApiError> served_model(const ServeContext& context, co
 using Handler = void (*)(ServeContext&, const std::shared_ptr<Exchange>&);
 void handle_chat(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_completion(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_messages(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_count_tokens(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_responses(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_abort(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_health_generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_tokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_detokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_apply_template(ServeContext& context, const std::shared_ptr<Exchange>& exchange);

@@ -17,6 +17,12 @@ struct Route {
 constexpr Route kRoutes[] = {
     {"/v1/chat/completions", "POST", handle_chat},
     {"/v1/completions", "POST", handle_completion},
+    {"/v1/messages", "POST", handle_messages},
+    {"/v1/messages/count_tokens", "POST", handle_count_tokens},
+    {"/v1/responses", "POST", handle_responses},
+    {"/generate", "POST", handle_generate},
+    {"/abort_request", "POST", handle_abort},
+    {"/health_generate", "GET", handle_health_generate},
     {"/v1/models", "GET", handle_models},
     {"/tokenize", "POST", handle_tokenize},
     {"/detokenize", "POST", handle_detokenize},

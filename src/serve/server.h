@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "serve/answer_writer.h"
 #include "serve/http.h"
-#include "serve/openai_response.h"
 
 namespace plumb {
 
@@ -26,6 +26,7 @@ struct ServerOptions {
   std::string api_key{};                    // "": any or none is accepted
   std::vector<std::string> served_names{};  // the first is the main one; must not be empty
   bool accept_any_model = false;            // a request's unknown `model` is served instead of 404
+  bool generate_endpoint = false;           // POST /generate, in SGLang's form
   bool strict_fields = false;               // unknown request fields are 400
   bool match_special_in_content = false;    // Hugging Face's way: user text can make control tokens
   ReasoningField reasoning_field = ReasoningField::ReasoningContent;

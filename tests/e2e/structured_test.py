@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Structured output and tools through the real binary and the trained model, over plain HTTP.
 
-usage: structured_test.py PLUMB MODEL [GENERATIONS]      (default 40; the acceptance run takes 2000)
+usage: structured_test.py PLUMB MODEL [GENERATIONS]      (default 28; the acceptance run takes 2000)
 """
 import concurrent.futures
 import json
@@ -12,7 +12,7 @@ import sys
 from server import run_tests
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GENERATIONS = int(sys.argv[3]) if len(sys.argv) > 3 else 40
+GENERATIONS = int(sys.argv[3]) if len(sys.argv) > 3 else 28
 PLAIN = {"enable_thinking": False}
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Get the current weather for a city",
@@ -56,7 +56,7 @@ FORMS = [
 
 
 def ask(server, prompt="What is 2+2? Answer briefly.", **fields):
-    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 400, **fields}
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 250, **fields}
     status, _, text = server.request("POST", "/v1/chat/completions", body)
     assert status == 200, text
     return json.loads(text)["choices"][0]

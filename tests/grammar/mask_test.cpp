@@ -184,6 +184,15 @@ TEST(Grammar, ForgetsAndGoesOn) {
   EXPECT_TRUE(other.may_end());
 }
 
+TEST(Grammar, AnAmbiguousPatternIsGivenUpInTime) {
+  for (const char* pattern : {"(a?){3000}a", "((a?){300}(b?){300}){90}", "(a?){90000}"}) {
+    const Result<std::shared_ptr<Grammar>> grammar =
+        compile({.content = {.kind = Kind::Regex, .source = pattern}}, merged_vocabulary(5000, 7), 0);
+    ASSERT_FALSE(grammar) << pattern;
+    EXPECT_NE((grammar.error().what + grammar.error().why).find("too"), std::string::npos);
+  }
+}
+
 TEST(Grammar, AnEmptyTextAloneIsRefused) {
   const Result<std::shared_ptr<Grammar>> grammar =
       compile({.content = {.kind = Kind::Choice, .choices = {""}}}, merged_vocabulary(300, 6), 0);
