@@ -311,10 +311,10 @@ void Engine::accept_token(Sequence& s, const SampleOut& drawn) {
     event.logprob = floored(drawn.id, drawn.logprob);
     event.top = best_of(drawn, s.request.sampling.logprobs);
   }
-  if (s.generated() >= s.request.max_tokens) {
-    event.finish = FinishReason::Length;
+  if (s.cursor && !follow_grammar(s, drawn.id, event)) {
     s.ending = std::move(event);
-  } else if (s.cursor && !follow_grammar(s, drawn.id, event)) {
+  } else if (s.generated() >= s.request.max_tokens) {
+    event.finish = FinishReason::Length;
     s.ending = std::move(event);
   } else {
     push(s, std::move(event));

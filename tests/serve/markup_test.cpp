@@ -53,7 +53,11 @@ std::vector<Symbol> symbols(std::string_view text, bool tags_are_tokens) {
       used = tag_text(tag).size();
       out.push_back({std::string(tag_text(tag)), true, tag});
     }
-    if (used == 0) out.push_back({std::string(text.substr(0, used = 1))});
+    if (used == 0) {  // a whole character, as the detokeniser gives them
+      do ++used;
+      while (used < text.size() && (static_cast<unsigned char>(text[used]) & 0xc0) == 0x80);
+      out.push_back({std::string(text.substr(0, used))});
+    }
     text.remove_prefix(used);
   }
   return out;
