@@ -34,7 +34,7 @@ def served_name(server):
 def anthropic_client(server):
     import anthropic  # pylint: disable=import-outside-toplevel
     client, name = anthropic.Anthropic(base_url=base(server), api_key="none", max_retries=0), served_name(server)
-    ask = {"model": name, "max_tokens": 60, "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]}
+    ask = {"model": name, "max_tokens": 60, "extra_body": {"temperature": 0}, "messages": [{"role": "user", "content": QUESTION}]}
     whole = client.messages.create(**ask)
     assert whole.content[0].text == "4" and whole.stop_reason == "end_turn", whole
     with client.messages.stream(**ask) as stream:
@@ -52,11 +52,11 @@ def anthropic_client(server):
                                  {"role": "user", "content": [{"type": "tool_result", "tool_use_id": called.content[0].id, "content": "sunny"}]}]
     assert client.messages.create(**{**ask, "messages": history, "tool_choice": {"type": "auto"}}).content
     assert client.messages.count_tokens(model=name, messages=[{"role": "user", "content": "hi"}]).input_tokens > 3
-    thinking = client.messages.create(**{**ask, "messages": [{"role": "user", "content": QUESTION}], "temperature": 1, "tools": [],
+    thinking = client.messages.create(**{**ask, "messages": [{"role": "user", "content": QUESTION}], "tools": [],
                                          "tool_choice": {"type": "none"}, "max_tokens": 2000, "thinking": {"type": "enabled", "budget_tokens": 1024}})
     assert thinking.content[0].type == "thinking", thinking
     try:
-        client.messages.create(**{**ask, "temperature": 7})
+        client.messages.create(**{**ask, "extra_body": {"temperature": 7}})
         raise AssertionError("no error")
     except anthropic.BadRequestError as error:
         assert "temperature" in str(error)
