@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ class App;
 namespace plumb {
 
 struct CliContext {
-  std::filesystem::path hf_home{};       // $HF_HOME, else ~/.cache/huggingface
-  std::vector<std::string> arguments{};  // of the command line, to tell a flag from an environment variable
+  std::filesystem::path hf_home{};               // $HF_HOME, else ~/.cache/huggingface
+  std::vector<std::string> arguments{};          // of the command line
+  std::map<std::string, std::string> sources{};  // of options that --config gave: name to FILE:LINE
 };
 
 // Prints "error: ..." to standard error and gives the exit code of the error's kind.

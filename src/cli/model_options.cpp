@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "cli/configuration.h"
 #include "cli/value_checks.h"
 
 namespace plumb {
@@ -20,15 +21,6 @@ std::string plan_name(const CLI::Option& option) {
   for (char& c : name)
     if (c == '-') c = '_';
   return name;
-}
-
-bool on_command_line(const CLI::Option& option, const CliContext& context) {
-  for (const std::string& argument : context.arguments) {
-    if (argument == "--") return false;
-    for (const std::string& name : option.get_lnames())
-      if (argument == "--" + name || argument.starts_with("--" + name + "=")) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -65,9 +57,9 @@ Status finish_model_options(ModelOptions& o, const CliContext& context) {
   for (const CLI::Option* option : o.options) {
     if (option->count() == 0) continue;
     const std::string name = plan_name(*option);
-    o.plan.sources[name] = on_command_line(*option, context) ? "flag" : option->get_envname();
-    // A flag without a value has none to show.
-    o.plan.asked[name] = option->get_expected_max() == 0 ? "on" : option->results().back();
+    o.plan.sources[name] = source_of(*option, context);
+    const bool flag = option->get_expected_max() == 0;
+    o.plan.asked[name] = flag ? (option->as<bool>() ? "on" : "off") : option->results().back();
   }
   return Ok{};
 }

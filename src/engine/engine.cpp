@@ -16,6 +16,9 @@ int64_t now_us() {
       .count();
 }
 
+constexpr int kLikelyAnswerTokens = 1024;      // of a request's cost for its client, when it allows for more
+constexpr int64_t kFirstStepUs = 120'000'000;  // for a step before any has been timed
+
 StepSizes step_sizes(const EngineOptions& options, int context, int page_tokens) {
   return {.rows = options.max_batch_tokens,
           .logit_rows = logit_rows(options),
@@ -49,6 +52,7 @@ Engine::Engine(const Forward& forward, EngineOptions options)
       options_(std::move(options)),
       max_context_(effective_context(options_, forward)),
       inbox_(static_cast<size_t>(options_.max_running + options_.queue_limit)),
+      clock_(options_.stuck_step_ms * 1000, kFirstStepUs),
       pool_(forward.cache.pages()),
       cache_(pool_, forward.cache.geometry().page_tokens, options_.draft_tokens > 0),
       builder_(step_sizes(options_, max_context_, forward.cache.geometry().page_tokens)),
@@ -70,6 +74,7 @@ Engine::Engine(const Forward& forward, EngineOptions options)
   batch_.items.reserve(running);
   batch_.preempted.reserve(running);
   batch_.admitted.reserve(running);
+  batch_.prompts.reserve(running);
   results_.reserve(running);
   counts_.pages_total = pool_.total();
   publish();
@@ -122,7 +127,7 @@ EngineStats Engine::stats() const {
           .op_seconds = s.op_seconds};
 }
 
-bool Engine::alive() const { return idle_ || now_us() - last_progress_us_ < options_.stall_timeout_ms * 1000; }
+bool Engine::alive() const { return !clock_.overdue(now_us()); }
 
 void Engine::drain(int64_t timeout_ms) {
   draining_ = true;
@@ -137,10 +142,7 @@ void Engine::loop() {
   while (true) {
     if (sequences_.empty()) {
       if (stop_ && unfinished_ == 0) return;
-      idle_ = true;
       inbox_.wait_pop_all(arrivals_, std::chrono::seconds(1));
-      last_progress_us_ = now_us();
-      idle_ = false;
     } else {
       inbox_.pop_all(arrivals_);
     }
@@ -150,7 +152,6 @@ void Engine::loop() {
     if (!sequences_.empty()) step();
     publish();
     wake_streams();
-    last_progress_us_ = now_us();
   }
 }
 
@@ -162,6 +163,7 @@ void Engine::take_arrivals() {
     s.request = std::move(submission.request);
     s.stream = std::move(submission.stream);
     s.prompt_tokens = static_cast<int>(s.request.prompt_ids.size());
+    s.turn = turns_.place(s.request.client, s.prompt_tokens + std::min(s.request.max_tokens, kLikelyAnswerTokens));
     s.usage.prompt_tokens = s.prompt_tokens;
     s.tokens.reserve(static_cast<size_t>(s.prompt_tokens) + static_cast<size_t>(s.request.max_tokens));
     s.tokens = s.request.prompt_ids;
@@ -201,6 +203,9 @@ void Engine::step() {
   schedule(queues_, cache_, limits_, batch_);
   account_schedule();
   if (batch_.items.empty()) return;
+  double work = 0;
+  for (const BatchItem& item : batch_.items) work += item.count * StepClock::work_of_row(item.begin + item.count);
+  clock_.begin(started, work);
   const StepInput& input = builder_.build(batch_.items);
   const StepOutput output = forward(forward_, input);
   ++counts_.steps;
@@ -218,7 +223,9 @@ void Engine::step() {
     const std::string broken = broken_invariant(queues_, cache_, limits_);
     PLUMB_CHECK(broken.empty(), broken);
   }
-  counts_.step_seconds += static_cast<double>(now_us() - started) * 1e-6;
+  const int64_t ended = now_us();
+  clock_.end(ended);
+  counts_.step_seconds += static_cast<double>(ended - started) * 1e-6;
   counts_.op_seconds += static_cast<double>(forward_.executor.kernel_ns() - op_ns) * 1e-9;
 }
 
@@ -226,6 +233,7 @@ void Engine::account_schedule() {
   counts_.preemptions += batch_.preempted.size();
   for (Sequence* s : batch_.preempted) builder_.free_slot(*s);
   for (Sequence* s : batch_.admitted) {
+    turns_.began(s->turn);
     if (s->admitted_before) continue;
     s->admitted_before = true;
     s->usage.cached_tokens = s->computed;

@@ -10,12 +10,14 @@
 #include "base/queue.h"
 #include "engine/engine_api.h"
 #include "engine/engine_options.h"
+#include "engine/fair_share.h"
 #include "engine/page_pool.h"
 #include "engine/prefix_tree.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/speculation.h"
 #include "engine/step.h"
+#include "engine/step_clock.h"
 #include "model/model.h"
 
 namespace plumb {
@@ -78,8 +80,7 @@ class Engine final : public EngineApi {
   BoundedQueue<Submission> inbox_;
   std::atomic<int64_t> unfinished_{0};  // accepted requests without a terminal answer
   std::atomic<bool> draining_{false}, abort_all_{false}, stop_{false};
-  std::atomic<bool> idle_{true};
-  std::atomic<int64_t> last_progress_us_{0};
+  StepClock clock_;
   SharedStats shared_{};
 
   // The engine thread's own.
@@ -96,6 +97,7 @@ class Engine final : public EngineApi {
   std::vector<ItemResult> results_{};
   std::vector<std::byte> finite_rows_{};  // StepOutput::finite, where it had to be copied
   EngineStats counts_{};
+  FairShare turns_{};
   uint64_t next_arrival_ = 0;
   uint64_t round_ = 0;  // of the loop
   int64_t ended_ = 0;   // requests answered in this round

@@ -58,6 +58,7 @@ struct GenerateRequest {
   std::vector<int32_t> stop_ids{};  // end the text; already holds the model's eos ids unless ignore_eos
   int prompt_logprobs = -1;         // as SamplingParams::logprobs, for the prompt
   std::string cache_salt{};         // prefixes are shared inside one salt only
+  std::string client{};             // those of one client share a turn with the other clients' ("" is one too)
   int priority = 0;                 // lower runs first
   int64_t deadline_us = 0;          // steady-clock microseconds; 0: none
 };

@@ -21,9 +21,9 @@ struct EngineOptions {
   int max_context = 0;          // tokens of one sequence; 0: what the model and the cache allow
   int queue_limit = 4096;       // requests that may wait beside the running ones
   bool prefix_cache = true;
-  int draft_tokens = 0;                // speculation with the MTP layer: 0 (off) ... 3 tokens a round
-  int vocab_size = 0;                  // ids from here on are never drawn; 0: the model's vocab_size
-  int64_t stall_timeout_ms = 120'000;  // a step longer than this counts as a dead engine
+  int draft_tokens = 0;           // speculation with the MTP layer: 0 (off) ... 3 tokens a round
+  int vocab_size = 0;             // ids from here on are never drawn; 0: the model's vocab_size
+  int64_t stuck_step_ms = 5'000;  // no step counts as stuck earlier, however short it should be
   // The list of INVARIANTS.md is checked after each step.
 #ifdef NDEBUG
   bool check_invariants = false;

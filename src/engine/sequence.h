@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "engine/adjustments.h"
@@ -16,6 +17,7 @@ inline constexpr int kMaxDraftTokens = 3;
 
 struct Sequence {
   uint64_t arrival = 0;  // unique; smaller is older
+  int64_t turn = 0;      // where fair queueing over clients has put it
   GenerateRequest request{};
   std::shared_ptr<TokenStream> stream{};
   StreamUsage usage{};
@@ -48,9 +50,9 @@ struct Sequence {
   bool scores_prompt() const { return request.prompt_logprobs >= 0 && prompt_logprobs_done < prompt_tokens - 1; }
 };
 
-// Who runs first: lower priority values, then arrival.
+// Who runs first: lower priority values, then the client's turn, then arrival.
 inline bool runs_before(const Sequence& a, const Sequence& b) {
-  return a.request.priority != b.request.priority ? a.request.priority < b.request.priority : a.arrival < b.arrival;
+  return std::tuple(a.request.priority, a.turn, a.arrival) < std::tuple(b.request.priority, b.turn, b.arrival);
 }
 
 }  // namespace plumb

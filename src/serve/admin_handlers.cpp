@@ -74,7 +74,9 @@ void handle_metrics(ServeContext& context, const std::shared_ptr<Exchange>& exch
   const Metrics::Gauges gauges{.connections = context.connections ? context.connections() : 0,
                                .ready = context.state.load() == ServerState::Ready && engine_alive(model)};
   exchange->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                     .body = context.metrics.text(model == nullptr ? nullptr : &stats, gauges)});
+                     .body = context.metrics.text(
+                         model == nullptr ? nullptr : &stats, gauges,
+                         context.options.vllm_metrics ? context.options.served_names.front() : std::string())});
 }
 
 // /v1/models, and /v1/models/{id} where an id may hold slashes.

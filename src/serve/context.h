@@ -12,6 +12,7 @@
 #include "serve/choice_text.h"
 #include "serve/metrics.h"
 #include "serve/openai_request.h"
+#include "serve/request_log.h"
 #include "serve/server.h"
 
 namespace plumb {
@@ -26,9 +27,12 @@ struct ServedModel {
 struct ServeContext {
   explicit ServeContext(ServerOptions given)
       : options(std::move(given)),
+        access(options.keys, options.admin_key),
         pool(std::make_unique<JobPool>(options.pool_threads, static_cast<size_t>(options.pool_queue))) {}
 
   const ServerOptions options;
+  const AccessControl access;
+  std::unique_ptr<TraceFile> traces{};  // opened before the server starts
   std::atomic<ServerState> state{ServerState::Loading};
   std::atomic<const ServedModel*> model{nullptr};  // published once, owned by the Server
   std::atomic<const std::string*> verification{nullptr};

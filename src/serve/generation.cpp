@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <random>
 
 #include "serve/strict_json.h"
@@ -77,6 +78,7 @@ ResponseFacts Generation::response_facts() const {
 }
 
 void Generation::start() {
+  submitted_ = std::chrono::steady_clock::now();
   std::optional<ApiError> error = check_lengths();
   if (!error) error = submit_all();
   if (error) return fail(*error);
@@ -123,7 +125,8 @@ GenerateRequest Generation::engine_request(const Choice& choice, int number) con
   result.stop_ids.insert(result.stop_ids.end(), common.stop_token_ids.begin(), common.stop_token_ids.end());
   if (late_prompt_) result.prompt_logprobs = common.sampling.logprobs;
   result.cache_salt = common.cache_salt;
-  result.priority = common.priority;
+  result.client = exchange_->client;
+  result.priority = std::max(common.priority, exchange_->lowest_priority);
   result.deadline_us = deadline_us_;
   return result;
 }
@@ -157,6 +160,10 @@ std::optional<ApiError> Generation::submit_all() {
     return bad_request("x-request-timeout-ms",
                        "the header 'x-request-timeout-ms' is '" + std::string(timeout) + "', expected 1 to 1000000000");
   deadline_us_ = *deadline;
+  if (const int64_t most = context_.options.request_timeout_ms; most > 0) {
+    const int64_t latest = now_us() + most * 1000;
+    deadline_us_ = deadline_us_ == 0 ? latest : std::min(deadline_us_, latest);
+  }
   choices_.reserve(request_.prompts.size() * static_cast<size_t>(request_.common.n));
   for (size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
     for (int number = 0; number < request_.common.n; ++number) {
@@ -215,6 +222,7 @@ void Generation::on_tokens() {
 
 void Generation::take(Choice& choice) {
   choice.stream->take(events_);
+  time_tokens(choice);
   for (const TokenEvent& event : events_) {
     if (event.id >= 0 && !choice.stopped) on_token(choice, event);
     if (event.finish != FinishReason::None) on_end(choice, event);
@@ -223,12 +231,22 @@ void Generation::take(Choice& choice) {
   emit(choice);
 }
 
+// Tokens that came together share the time since those before them.
+void Generation::time_tokens(Choice& choice) {
+  const auto tokens = static_cast<int>(std::ranges::count_if(events_, [](const TokenEvent& e) { return e.id >= 0; }));
+  if (tokens == 0) return;
+  const int64_t now = now_us();
+  if (choice.last_us != 0)
+    context_.metrics.between_tokens(static_cast<double>(now - choice.last_us) * 1e-6 / tokens, tokens);
+  choice.last_us = now;
+}
+
 void Generation::on_token(Choice& choice, const TokenEvent& event) {
   last_token_us_ = now_us();
   if (first_token_us_ == 0) {
     first_token_us_ = last_token_us_;
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - exchange_->started();
-    context_.metrics.first_token(waited.count());
+    first_token_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - exchange_->started()).count();
+    context_.metrics.first_token(first_token_s_);
   }
   if (request_.prompt_only) return;
   if (choice.text.push(event, choice.pending)) return;
@@ -246,7 +264,7 @@ void Generation::on_end(Choice& choice, const TokenEvent& event) {
     ApiError error = unavailable("the server ended the request before it was complete", "aborted", 1);
     if (late) {
       error = {.status = 408,
-               .message = "the time of x-request-timeout-ms is over",
+               .message = "the request's time is over (x-request-timeout-ms, or the server's --request-timeout-ms)",
                .type = "timeout_error",
                .code = "deadline_exceeded",
                .should_retry = false};
@@ -371,8 +389,12 @@ void Generation::cancel_all() {
 
 void Generation::record(std::string_view reason) {
   const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - exchange_->started();
-  int tokens = 0;
-  for (const Choice& choice : choices_) tokens += choice.text.tokens();
+  const std::chrono::duration<double> queued = submitted_ - exchange_->started();
+  int tokens = 0, cached = 0;
+  for (const Choice& choice : choices_) {
+    tokens += choice.text.tokens();
+    cached += choice.done ? choice.stream->usage.cached_tokens : 0;
+  }
   int prompt_tokens = 0;
   for (const PromptInput& prompt : request_.prompts) prompt_tokens += static_cast<int>(prompt.ids.size());
   const double decode = static_cast<double>(last_token_us_ - first_token_us_) * 1e-6;
@@ -381,6 +403,20 @@ void Generation::record(std::string_view reason) {
                              .seconds_per_token = tokens > 1 ? decode / (tokens - 1) : 0,
                              .prompt_tokens = prompt_tokens,
                              .completion_tokens = tokens});
+  const auto number = [](double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", value);
+    return std::string(text);
+  };
+  exchange_->notes = {{"finish", std::string(reason)},
+                      {"prompt_tokens", std::to_string(prompt_tokens), true},
+                      {"cached_tokens", std::to_string(cached), true},
+                      {"completion_tokens", std::to_string(tokens), true},
+                      {"prepare_ms", number(queued.count() * 1e3), true}};
+  if (first_token_us_ != 0) {
+    exchange_->notes.push_back({"first_token_ms", number(first_token_s_ * 1e3), true});
+    exchange_->notes.push_back({"decode_ms", number(decode * 1e3), true});
+  }
 }
 
 }  // namespace plumb

@@ -3,6 +3,7 @@
 // Exchange::wake alone.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     ChoiceDelta pending{};  // streamed: not sent yet
     WholeChoice whole{};    // gathered, when not streamed or when the prompt's logprobs come last
     int64_t text_offset = 0;
+    int64_t last_us = 0;   // when its latest tokens were taken
     bool stopped = false;  // a stop string matched; the engine has been told
     bool done = false;
     std::string_view reason{};
@@ -61,6 +63,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void begin_answer();
   void on_tokens();
   void take(Choice& choice);
+  void time_tokens(Choice& choice);
   void on_token(Choice& choice, const TokenEvent& event);
   void on_end(Choice& choice, const TokenEvent& event);
   void emit(Choice& choice);
@@ -84,7 +87,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<TokenEvent> events_{};
   size_t open_choices_ = 0;
   bool over_ = false;
+  std::chrono::steady_clock::time_point submitted_{};
   int64_t first_token_us_ = 0, last_token_us_ = 0;
+  double first_token_s_ = 0;  // after the request's head
 };
 
 }  // namespace plumb

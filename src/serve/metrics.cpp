@@ -1,5 +1,11 @@
 #include "serve/metrics.h"
 
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <iterator>
+
 #include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
@@ -26,6 +32,50 @@ const Histogram::BucketBoundaries& token_buckets() {
   return kBuckets;
 }
 
+// The names that vLLM's dashboards and autoscalers ask for.
+struct Alias {
+  std::string_view ours{}, theirs{};
+};
+constexpr Alias kAliases[] = {
+    {"plumb_sequences_running", "vllm:num_requests_running"},
+    {"plumb_sequences_waiting", "vllm:num_requests_waiting"},
+    {"plumb_cache_usage_ratio", "vllm:kv_cache_usage_perc"},
+    {"plumb_cache_usage_ratio", "vllm:gpu_cache_usage_perc"},
+    {"plumb_prompt_tokens_total", "vllm:prompt_tokens_total"},
+    {"plumb_generated_tokens_total", "vllm:generation_tokens_total"},
+    {"plumb_prompt_tokens_total", "vllm:prefix_cache_queries_total"},
+    {"plumb_cached_tokens_total", "vllm:prefix_cache_hits_total"},
+    {"plumb_preemptions_total", "vllm:num_preemptions_total"},
+    {"plumb_drafts_proposed_total", "vllm:spec_decode_num_draft_tokens_total"},
+    {"plumb_drafts_accepted_total", "vllm:spec_decode_num_accepted_tokens_total"},
+    {"plumb_generations_total", "vllm:request_success_total"},
+    {"plumb_time_to_first_token_seconds", "vllm:time_to_first_token_seconds"},
+    {"plumb_inter_token_seconds", "vllm:inter_token_latency_seconds"},
+    {"plumb_time_per_output_token_seconds", "vllm:time_per_output_token_seconds"},
+    {"plumb_generation_seconds", "vllm:e2e_request_latency_seconds"},
+    {"plumb_request_prompt_tokens", "vllm:request_prompt_tokens"},
+    {"plumb_request_completion_tokens", "vllm:request_generation_tokens"},
+};
+
+void append_aliases(std::vector<MetricFamily>& families, const std::string& model) {
+  std::vector<MetricFamily> more;
+  for (const Alias& alias : kAliases) {
+    for (const MetricFamily& family : families) {
+      if (family.name != alias.ours) continue;
+      MetricFamily copy = family;
+      copy.name = alias.theirs;
+      copy.help = "The same as " + family.name + ".";
+      for (prometheus::ClientMetric& metric : copy.metric) {
+        for (prometheus::ClientMetric::Label& label : metric.label)
+          if (label.name == "reason") label.name = "finished_reason";
+        metric.label.push_back({"model_name", model});
+      }
+      more.push_back(std::move(copy));
+    }
+  }
+  families.insert(families.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
 MetricFamily single(std::string name, std::string help, MetricType type, double value) {
   MetricFamily family;
   family.name = std::move(name);
@@ -36,6 +86,13 @@ MetricFamily single(std::string name, std::string help, MetricType type, double 
   if (type == MetricType::Gauge) metric.gauge.value = value;
   family.metric.push_back(std::move(metric));
   return family;
+}
+
+double resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  double total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 void append_engine(std::vector<MetricFamily>& out, const EngineStats& s) {
@@ -49,6 +106,9 @@ void append_engine(std::vector<MetricFamily>& out, const EngineStats& s) {
   gauge("plumb_sequences_waiting", "Sequences that wait for a place.", s.waiting);
   gauge("plumb_cache_pages", "Pages of the KV cache.", static_cast<double>(s.pages_total));
   gauge("plumb_cache_pages_free", "Pages that nothing uses.", static_cast<double>(s.pages_free));
+  const int64_t used = s.pages_total - s.pages_free - s.pages_cached;
+  gauge("plumb_cache_usage_ratio", "Share of the pages that running sequences hold.",
+        s.pages_total > 0 ? static_cast<double>(used) / static_cast<double>(s.pages_total) : 0);
   gauge("plumb_cache_pages_cached", "Pages kept for their prefix alone.", static_cast<double>(s.pages_cached));
   counter("plumb_steps_total", "Passes of the model over a batch.", static_cast<double>(s.steps));
   counter("plumb_prompt_tokens_total", "Prompt tokens computed.", static_cast<double>(s.prompt_tokens));
@@ -67,6 +127,7 @@ void append_engine(std::vector<MetricFamily>& out, const EngineStats& s) {
 }  // namespace
 
 struct Metrics::Impl {
+  const double started = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   prometheus::Registry registry{};
   prometheus::Family<prometheus::Counter>& requests = prometheus::BuildCounter()
                                                           .Name("plumb_http_requests_total")
@@ -83,6 +144,8 @@ struct Metrics::Impl {
   Histogram& first_token = histogram("plumb_time_to_first_token_seconds", "From the request to its first token.");
   Histogram& per_token =
       histogram("plumb_time_per_output_token_seconds", "Mean over a request, after its first token.");
+  Histogram& inter_token =
+      histogram("plumb_inter_token_seconds", "Between tokens of a choice; those of one step share its time.");
   Histogram& generation = histogram("plumb_generation_seconds", "From the request to its last token.");
   Histogram& prompt_tokens = prometheus::BuildHistogram()
                                  .Name("plumb_request_prompt_tokens")
@@ -110,6 +173,9 @@ void Metrics::http_request(std::string_view route, int status, double seconds) {
 }
 
 void Metrics::first_token(double seconds) { impl_->first_token.Observe(seconds); }
+void Metrics::between_tokens(double seconds, int times) {
+  for (int i = 0; i < times; ++i) impl_->inter_token.Observe(seconds);
+}
 
 void Metrics::finished(const Finished& what) {
   impl_->ended.Add({{"reason", std::string(what.reason)}}).Increment();
@@ -119,11 +185,15 @@ void Metrics::finished(const Finished& what) {
   impl_->completion_tokens.Observe(what.completion_tokens);
 }
 
-std::string Metrics::text(const EngineStats* engine, Gauges gauges) const {
+std::string Metrics::text(const EngineStats* engine, Gauges gauges, const std::string& vllm_model) const {
   std::vector<MetricFamily> families = impl_->registry.Collect();
   families.push_back(single("plumb_http_connections", "Open connections.", MetricType::Gauge, gauges.connections));
   families.push_back(single("plumb_ready", "1 when /health answers 200.", MetricType::Gauge, gauges.ready ? 1 : 0));
+  families.push_back(
+      single("plumb_resident_memory_bytes", "Memory of this process in RAM.", MetricType::Gauge, resident_bytes()));
+  families.push_back(single("plumb_start_time_seconds", "Unix time of the start.", MetricType::Gauge, impl_->started));
   if (engine != nullptr) append_engine(families, *engine);
+  if (!vllm_model.empty()) append_aliases(families, vllm_model);
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -1,10 +1,10 @@
 #include "serve/server.h"
 
 #include "base/check.h"
-#include "base/log.h"
 #include "serve/api_error.h"
 #include "serve/context.h"
 #include "serve/handlers.h"
+#include "serve/request_log.h"
 
 namespace plumb {
 
@@ -12,23 +12,15 @@ namespace {
 
 constexpr int kFlushMs = 2000;  // after draining, for last bytes to leave
 
-void log_access(const HttpAccess& access) {
-  std::string line = access.method.empty() ? "-" : access.method;
-  line.append(1, ' ').append(access.path.substr(0, 100)).append(1, ' ').append(std::to_string(access.status));
-  line.append(" ").append(std::to_string(access.duration_us / 1000)).append(" ms ");
-  line.append(std::to_string(access.bytes)).append(" bytes ").append(access.request_id);
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // a path may hold anything, the log may not
-  log_info(line);
-}
-
 HttpHandlers handlers_for(ServeContext& context) {
   return {.on_request = [&context](std::shared_ptr<Exchange> exchange) { route(context, exchange); },
           .on_done =
               [&context](const HttpAccess& access) {
                 const double seconds = static_cast<double>(access.duration_us) * 1e-6;
-                context.metrics.http_request(route_name(access.path), access.status, seconds);
-                if (context.options.access_log) log_access(access);
+                const std::string_view route = route_name(access.path);
+                context.metrics.http_request(route, access.status, seconds);
+                if (context.options.access_log) log_request(access);
+                if (context.traces) context.traces->write(access, route);
               },
           .make_error = transport_error};
 }
@@ -59,7 +51,12 @@ Server::Server(ServerOptions options) {
 
 Server::~Server() { stop(); }
 
-Status Server::start() { return impl_->http.start(); }
+Status Server::start() {
+  if (const std::string& path = impl_->context.options.trace_file; !path.empty()) {
+    PLUMB_TRY(impl_->context.traces, TraceFile::open(path));
+  }
+  return impl_->http.start();
+}
 uint16_t Server::port() const { return impl_->http.port(); }
 
 void Server::set_model(ModelServices services) {

@@ -92,7 +92,7 @@ TEST_F(ServeTest, ApiA06_WithoutAKeyAnyIsAccepted) {
 
 TEST_F(ServeTest, ApiA06_KeyIsAskedForAlsoForStreams) {
   ServerOptions options;
-  options.api_key = "s3cret";
+  options.keys = {{.name = "a", .secret = "s3cret"}};
   serve(options);
   const Answer none =
       http_post(port(), "/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}],"stream":true})");

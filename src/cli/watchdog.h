@@ -1,0 +1,32 @@
+// What to do about an engine that makes no progress: say so once, then give the process up.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+namespace plumb {
+
+class Watchdog {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class Action { None, Report, Recovered, Exit };
+
+  // `exit_ms`: how long after the report it still waits; 0: for ever.
+  explicit Watchdog(int exit_ms) : exit_after_(exit_ms) {}
+
+  Action look(bool alive, Clock::time_point now) {
+    if (alive) return std::exchange(reported_, std::nullopt) ? Action::Recovered : Action::None;
+    if (!reported_) {
+      reported_ = now;
+      return Action::Report;
+    }
+    const bool over = exit_after_.count() > 0 && now - *reported_ >= exit_after_;
+    return over ? Action::Exit : Action::None;
+  }
+
+ private:
+  std::chrono::milliseconds exit_after_;
+  std::optional<Clock::time_point> reported_{};
+};
+
+}  // namespace plumb
