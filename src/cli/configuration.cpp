@@ -221,7 +221,7 @@ Status apply_file(CLI::App& app, CLI::App& command, const std::string& path, Cli
 // ---- what is in force ----
 
 std::string default_of(const CLI::Option& option) {
-  if (option.get_type_size() == 0) return "false";
+  if (option.get_expected_max() == 0) return "false";
   return option.get_default_str() == "[]" ? "" : option.get_default_str();
 }
 

@@ -24,6 +24,8 @@ bool json_body(Exchange& exchange);
 std::variant<std::string, ApiError> served_model(const ServeContext& context, const std::string& asked);
 
 using Handler = void (*)(ServeContext&, const std::shared_ptr<Exchange>&);
+inline constexpr std::string_view kWebPrefix = "/web/";
+void handle_web(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_chat(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_completion(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_tokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange);

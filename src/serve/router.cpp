@@ -24,6 +24,8 @@ constexpr Route kRoutes[] = {
     {"/apply-template", "POST", handle_apply_template},
     {"/health", "GET", handle_health, Access::Open},
     {"/health/live", "GET", handle_live, Access::Open},
+    {"/", "GET", handle_web, Access::Open},
+    {kWebPrefix, "GET", handle_web, Access::Open},
     {"/metrics", "GET", handle_metrics, Access::Admin},
     {"/model_info", "GET", handle_model_info},
     {"/plan", "GET", handle_plan, Access::Admin},
@@ -36,6 +38,7 @@ const Route* find_route(std::string_view path) {
   for (const Route& route : kRoutes)
     if (route.path == path) return &route;
   if (path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size()) return find_route("/v1/models");
+  if (path.starts_with(kWebPrefix)) return find_route(kWebPrefix);
   return nullptr;
 }
 
