@@ -1,6 +1,6 @@
 # `cpack --config build/release/CPackConfig.cmake`: a Debian package with the program, its unit, its configuration, its
 # own user, the documents and the dashboard. Included last, after every target.
-include(GNUInstallDirs)
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # packing needs the program, not the tests
 
 install(TARGETS plumb RUNTIME DESTINATION bin)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/plumb.service DESTINATION lib/systemd/system)

@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -52,22 +55,49 @@ ModelServices services_of(const Service& s) {
   return m;
 }
 
-// SIGTERM and SIGINT drain; a second one ends the process at once.
-void end_at_second_signal(const sigset_t& signals) {
-  std::thread([signals] {
-    int received = 0;
-    sigwait(&signals, &received);
-    log_warn("second signal: ending at once");
-    _exit(1);
-  }).detach();
-}
+// SIGTERM and SIGINT: the first ends a server that loads, and drains one that serves; a second one ends the process at
+// once. A thread of its own takes them, so that loading can be ended too.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
+    std::thread([this, signals] {
+      for (int received = 0; sigwait(&signals, &received) == 0;) take();
+    }).detach();  // as is what it uses: it lives as long as the process
+  }
+
+  void serving() { serving_ = true; }
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [this] { return asked_; });
+  }
+
+ private:
+  void take() {
+    const std::lock_guard lock(mutex_);
+    if (!serving_) log_info("stopped while loading");
+    if (!serving_) _exit(0);
+    if (asked_) log_warn("second signal: ending at once");
+    if (asked_) _exit(1);
+    asked_ = true;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  bool asked_ = false;
+  std::atomic<bool> serving_{false};
+};
 
 // Until a signal says to end. Meanwhile looks after the engine: a step that hangs is reported and, if it goes on, ends
 // the process, so that a supervisor starts another.
-void wait_for_signal(const sigset_t& signals, const Engine& engine, const ServeFlags& flags) {
+void wait_for_signal(StopSignals& signals, const Engine& engine, const ServeFlags& flags) {
   Watchdog watchdog(flags.stuck_exit_ms);
-  constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 250'000'000};
-  while (sigtimedwait(&signals, nullptr, &kLook) < 0) {
+  while (!signals.wait_for(std::chrono::milliseconds(250))) {
     const Watchdog::Action action = watchdog.look(engine.alive(), Watchdog::Clock::now());
     if (action == Watchdog::Action::Report) log_error("a step takes far longer than its size explains: not ready");
     if (action == Watchdog::Action::Recovered) log_warn("the step has ended: ready again");
@@ -89,11 +119,7 @@ std::string report_facts(const ServeCommand& command, const Service& service) {
 Status serve(ServeCommand& command, const CliContext& context) {
   ServeFlags& flags = command.serve;
   PLUMB_TRY_STATUS(finish_serve_options(flags));
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
+  static StopSignals& signals = *new StopSignals;
   std::signal(SIGPIPE, SIG_IGN);
 
   if (flags.server.served_names.empty()) {
@@ -109,11 +135,11 @@ Status serve(ServeCommand& command, const CliContext& context) {
   if (!flags.crash_dir.empty())
     PLUMB_TRY_STATUS(prepare_crash_report(flags.crash_dir, report_facts(command, *service)));
   server.set_model(services_of(*service));
+  signals.serving();
   server.set_state(ServerState::Ready);
   log_info("ready: " + flags.server.served_names.front() + ", plan " + service->model().planned.plan.fingerprint() +
            ", context " + std::to_string(service->engine->max_context()) + " tokens, not verified before ready");
   wait_for_signal(signals, *service->engine, flags);
-  end_at_second_signal(signals);
   log_info("draining: no new requests, running ones have " + std::to_string(flags.drain_ms) + " ms");
   server.drain(flags.drain_ms);
   log_info("stopped");

@@ -118,7 +118,6 @@ class Load {
     boost::beast::flat_buffer buffer;
     Parser parser;
     parser.body_limit(boost::none);
-    parser.eager(true);
     size_t read_to = 0;
     Clock::time_point last = begin;
     while (!parser.is_done()) {

@@ -143,6 +143,23 @@ def test_every_metric_is_documented_and_the_dashboard_knows_only_real_ones(plumb
     assert asked and asked <= series, f"the dashboard asks for {sorted(asked - series)}, which do not exist"
 
 
+def test_promtool_has_no_complaint(plumb, model):
+    if not shutil.which("promtool"):
+        raise Skipped("promtool is not installed (package prometheus)")
+    with started(plumb, model) as server:
+        server.request("POST", "/v1/chat/completions", QUESTION)
+        text = server.request("GET", "/metrics")[2]
+    ended = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_every_test_that_the_table_of_faults_names_exists(plumb, model):
+    sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.cpp"))
+    named = re.findall(r"`(\w+)\.(\w+)`", (ROOT / "docs" / "faults.md").read_text())
+    missing = [f"{suite}.{test}" for suite, test in named if not re.search(rf"TEST(_F|_P)?\({suite}, {test}\)", sources)]
+    assert len(named) > 20 and not missing, missing
+
+
 # ---- reaching it ----
 
 def certificate(here):
@@ -231,6 +248,17 @@ def test_many_connections_beyond_the_limit_of_files_are_named(plumb, model):
     assert "limited to 256" in line and "at most 128 connections" in line, line
 
 
+def test_salts_keep_prefixes_apart(plumb, model):
+    with started(plumb, model) as server:
+        def cached(**fields):
+            body = {"prompt": "The stone in the river is older than the bridge. " * 20, "max_tokens": 1, **fields}
+            status, _, text = server.request("POST", "/v1/completions", body)
+            assert status == 200, text
+            return json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert [cached(), cached(cache_salt="a"), cached(cache_salt="b")] == [0, 0, 0]
+        assert all(n > 0 for n in (cached(), cached(cache_salt="a"), cached(cache_salt="b")))
+
+
 # ---- what it says ----
 
 def test_one_line_for_each_request_and_no_text_of_prompts(plumb, model):
@@ -280,6 +308,14 @@ def test_a_second_signal_ends_at_once(plumb, model):
         assert server.process.wait(10) == 1
 
 
+def test_a_signal_while_loading_ends_it_well(plumb, model):
+    server = serving.Server(plumb, model)
+    server.wait_for(lambda: "listening" in server.log)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0, server.log
+    assert "stopped" in server.log
+
+
 def main():
     passed = failed = skipped = 0
     for name, test in list(globals().items()):
@@ -294,7 +330,7 @@ def main():
         except Exception as error:  # noqa: BLE001: a failed test must not end the others
             failed += 1
             print(f"FAILED {name}: {type(error).__name__} {error}")
-    print(f"{passed} passed, {failed} failed")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
 
