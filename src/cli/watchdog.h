@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 #include <utility>
 
 namespace plumb {
@@ -16,18 +15,19 @@ class Watchdog {
   explicit Watchdog(int exit_ms) : exit_after_(exit_ms) {}
 
   Action look(bool alive, Clock::time_point now) {
-    if (alive) return std::exchange(reported_, std::nullopt) ? Action::Recovered : Action::None;
-    if (!reported_) {
-      reported_ = now;
+    if (alive) return std::exchange(stuck_, false) ? Action::Recovered : Action::None;
+    if (!std::exchange(stuck_, true)) {
+      since_ = now;
       return Action::Report;
     }
-    const bool over = exit_after_.count() > 0 && now - *reported_ >= exit_after_;
+    const bool over = exit_after_.count() > 0 && now - since_ >= exit_after_;
     return over ? Action::Exit : Action::None;
   }
 
  private:
   std::chrono::milliseconds exit_after_;
-  std::optional<Clock::time_point> reported_{};
+  bool stuck_ = false;
+  Clock::time_point since_{};  // valid while stuck_
 };
 
 }  // namespace plumb
