@@ -84,6 +84,8 @@ void add_serve_options(CLI::App& sub, ServeFlags& f) {
   sub.add_option("--served-model-name", f.server.served_names, "Names clients may use; default: the model's own")
       ->check(plain_text());
   sub.add_flag("--accept-any-model", f.server.accept_any_model, "Serve requests that name another model");
+  sub.add_flag("--allow-chat-template", f.server.allow_chat_template,
+               "Let requests bring a chat_template of their own");
   sub.add_flag("--strict-fields", f.server.strict_fields, "Refuse unknown request fields");
   sub.add_flag("--match-special-tokens", f.server.match_special_in_content,
                "Let message text make control tokens, as Hugging Face does");

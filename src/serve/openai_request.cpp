@@ -226,10 +226,14 @@ void read_tools(Fields& fields) {
 }
 
 // reasoning_effort goes to the template; "none" is its enable_thinking = false.
-void read_template_fields(Fields& fields, ChatRequest& chat) {
+void read_template_fields(Fields& fields, const RequestLimits& limits, ChatRequest& chat) {
   chat.add_generation_prompt = fields.boolean("add_generation_prompt", true);
   chat.continue_final_message = fields.boolean("continue_final_message", false);
-  fields.not_offered("chat_template", nullptr, "the model's own template is used");
+  if (limits.allow_chat_template) {
+    chat.chat_template = fields.text("chat_template");
+  } else {
+    fields.not_offered("chat_template", nullptr, "the server uses the model's own (--allow-chat-template lifts that)");
+  }
   fields.not_offered("documents", Json::array(), "documents are not offered; put them into a message");
   Json kwargs = Json::object();
   if (const Json* value = fields.find("chat_template_kwargs"); value != nullptr) {
@@ -280,7 +284,7 @@ ParsedChat parse_chat_request(std::string_view body, const RequestLimits& limits
   read_chat_logprobs(fields, chat.common);
   read_tools(fields);
   read_messages(fields, chat.messages);
-  read_template_fields(fields, chat);
+  read_template_fields(fields, limits, chat);
   chat.separate_reasoning = fields.boolean("separate_reasoning", true);
   chat.stop_in_reasoning = fields.boolean("stop_in_reasoning", false);
   fields.not_offered("audio", nullptr, kTextOnly);
@@ -293,7 +297,7 @@ ParsedChat parse_chat_request(std::string_view body, const RequestLimits& limits
   return chat;
 }
 
-ParsedChat parse_template_request(std::string_view body, const RequestLimits&) {
+ParsedChat parse_template_request(std::string_view body, const RequestLimits& limits) {
   const Result<Json> root = parse_object(body);
   if (!root) return bad_request("", root.error().what, "invalid_json");
   Fields fields(*root, "");
@@ -301,7 +305,7 @@ ParsedChat parse_template_request(std::string_view body, const RequestLimits&) {
   chat.common.model = fields.text("model");
   read_tools(fields);
   read_messages(fields, chat.messages);
-  read_template_fields(fields, chat);
+  read_template_fields(fields, limits, chat);
   if (fields.error()) return *fields.error();
   return chat;
 }

@@ -21,6 +21,7 @@ struct RequestLimits {
   float default_temperature = 1.0f;  // generation_config.json, else 1
   float default_top_p = 1.0f;
   int default_top_k = 0;
+  bool allow_chat_template = false;
   bool strict_fields = false;  // unknown fields are 400 instead of a response header
 };
 
@@ -63,6 +64,7 @@ struct ChatMessage {
 struct ChatRequest {
   CommonFields common{};
   std::vector<ChatMessage> messages{};
+  std::string chat_template{};         // "": the model's own
   std::string template_kwargs_json{};  // an object, or ""; reasoning_effort is in it
   bool add_generation_prompt = true;
   bool continue_final_message = false;

@@ -86,6 +86,12 @@ std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, 
   if (chat_template == nullptr) {
     return bad_request("messages", "this checkpoint has no chat template; use /v1/completions", "no_chat_template");
   }
+  std::optional<ChatTemplate> own;
+  if (!chat.chat_template.empty()) {
+    Result<ChatTemplate> parsed = chat_template->with_source(chat.chat_template);
+    if (!parsed) return bad_request("chat_template", parsed.error().to_string(), "template_error");
+    chat_template = &own.emplace(*std::move(parsed));
+  }
   const bool knows_developer = chat_template->mentions("developer");
   Json messages = Json::array();
   for (const ChatMessage& message : chat.messages) messages.push_back(message_json(message, knows_developer));

@@ -69,6 +69,7 @@ void Server::set_model(ModelServices services) {
                    .default_temperature = services.default_temperature,
                    .default_top_p = services.default_top_p,
                    .default_top_k = services.default_top_k,
+                   .allow_chat_template = impl_->context.options.allow_chat_template,
                    .strict_fields = impl_->context.options.strict_fields};
   model->services = std::move(services);
   impl_->model = std::move(model);

@@ -28,6 +28,7 @@ struct ServerOptions {
   std::string admin_key{};                  // guards what operators ask; "": the other keys do
   std::vector<std::string> served_names{};  // the first is the main one; must not be empty
   bool accept_any_model = false;            // a request's unknown `model` is served instead of 404
+  bool allow_chat_template = false;         // a request may bring its own
   bool strict_fields = false;               // unknown request fields are 400
   bool match_special_in_content = false;    // Hugging Face's way: user text can make control tokens
   ReasoningField reasoning_field = ReasoningField::ReasoningContent;

@@ -112,6 +112,22 @@ TEST_F(AccessTest, TheServersLimitOfTimeHolds) {
   EXPECT_GT(engine_->requests()[0].deadline_us, 0);
 }
 
+TEST_F(AccessTest, ARequestsOwnTemplateNeedsTheServersLeave) {
+  const std::string own = R"j("chat_template":"{% for m in messages %}({{ m.content }}){% endfor %}")j";
+  serve();
+  expect_400(chat(own), "chat_template");
+  stop();
+  ServerOptions options;
+  options.allow_chat_template = true;
+  serve(options);
+  EXPECT_EQ(chat(own).status, 200);
+  EXPECT_EQ(tokenizer_->decode(engine_->requests().back().prompt_ids, true), "(hi)");
+  const Answer broken = chat(R"("chat_template":"{% for %}")");
+  expect_400(broken, "chat_template");
+  EXPECT_EQ(error_of(broken)["code"], "template_error");
+  EXPECT_EQ(chat(R"("chat_template":null)").status, 200);
+}
+
 TEST(TraceContextTest, ReadsWhatTheSpecificationAllows) {
   std::mt19937_64 random(1);
   const std::string trace = "4bf92f3577b34da6a3ce929d0e0e4736", span = "00f067aa0ba902b7";
