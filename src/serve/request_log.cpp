@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
@@ -47,7 +49,9 @@ Json attribute(const LogField& field) {
 
 }  // namespace
 
-void log_request(const HttpAccess& access) {
+void log_request(const HttpAccess& access, std::string_view route) {
+  static constexpr std::string_view kQuiet[] = {"/health", "/health/live", "/metrics", "/", "/web/"};
+  const bool quiet = access.status < 400 && std::find(std::begin(kQuiet), std::end(kQuiet), route) != std::end(kQuiet);
   std::vector<LogField> fields = {{"method", access.method.empty() ? "-" : plain(access.method)},
                                   {"path", plain(access.path)},
                                   {"status", std::to_string(access.status), true},
@@ -57,7 +61,7 @@ void log_request(const HttpAccess& access) {
   if (!access.client.empty()) fields.push_back({"client", access.client});
   if (!access.trace.parent_span_id.empty()) fields.push_back({"trace", access.trace.trace_id});
   fields.insert(fields.end(), access.notes.begin(), access.notes.end());
-  log_event(LogLevel::Info, "request", fields);
+  log_event(quiet ? LogLevel::Debug : LogLevel::Info, "request", fields);
 }
 
 Result<std::unique_ptr<TraceFile>> TraceFile::open(const std::string& path) {

@@ -10,7 +10,8 @@
 
 namespace plumb {
 
-void log_request(const HttpAccess& access);
+// Answered probes, scrapes and files of the web page are of level debug: they come every few seconds.
+void log_request(const HttpAccess& access, std::string_view route);
 
 // Spans in OTLP's JSON encoding, one `resourceSpans` object a line, as collectors read them from files.
 class TraceFile {

@@ -19,7 +19,7 @@ HttpHandlers handlers_for(ServeContext& context) {
                 const double seconds = static_cast<double>(access.duration_us) * 1e-6;
                 const std::string_view route = route_name(access.path);
                 context.metrics.http_request(route, access.status, seconds);
-                if (context.options.access_log) log_request(access);
+                if (context.options.access_log) log_request(access, route);
                 if (context.traces) context.traces->write(access, route);
               },
           .make_error = transport_error};
