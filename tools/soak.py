@@ -23,6 +23,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "e2e"))
 import server as serving  # noqa: E402
 
+# A cache that is soon full: its memory is touched page by page, and would look like growth.
+STREAM_FLAGS = ["--max-running", "256", "--pages", "768"]
 POOLS = ("plumb_sequences_running", "plumb_sequences_waiting")
 
 
@@ -303,7 +305,8 @@ def main():
             if name == "kills":
                 part_kills(options.plumb, options.model, options.short, options.count, options.flag)
             else:
-                server = Quiet(options.plumb, options.model, "--queue", "8192", *options.flag)
+                flags = options.flag or (STREAM_FLAGS if name == "streams" else [])
+                server = Quiet(options.plumb, options.model, "--queue", "8192", *flags)
                 server.wait_until_ready()
                 {"streams": part_streams, "aborts": part_aborts, "hostile": part_hostile}[name](
                     server, options.short, options.count, options.seconds)
