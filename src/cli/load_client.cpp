@@ -15,6 +15,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -117,7 +118,7 @@ class Load {
   asio::awaitable<bool> read(Tcp::socket& socket, Clock::time_point begin, LoadResult& result, ErrorCode& error) {
     boost::beast::flat_buffer buffer;
     Parser parser;
-    parser.body_limit(boost::none);
+    parser.body_limit(std::numeric_limits<std::uint64_t>::max());
     size_t read_to = 0;
     Clock::time_point last = begin;
     while (!parser.is_done()) {
@@ -234,7 +235,7 @@ Result<std::string> fetch(const Address& address, const std::string& path, const
   asio::write(socket, asio::buffer(head_of("GET", address, path, api_key, 0)), error);
   boost::beast::flat_buffer buffer;
   Parser parser;
-  parser.body_limit(boost::none);
+  parser.body_limit(std::numeric_limits<std::uint64_t>::max());
   if (!error) http::read(socket, buffer, parser, error);
   if (error) return fail();
   if (parser.get().result_int() != 200)

@@ -300,6 +300,7 @@ def test_a_second_signal_ends_at_once(plumb, model):
                        f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
         assert client.recv(100).startswith(b"HTTP/1.1 200")
         server.process.send_signal(signal.SIGTERM)
+        server.wait_for(lambda: "draining" in server.request("GET", "/health")[2])
         status, headers, text = server.request("POST", "/v1/chat/completions", QUESTION)
         assert status == 503 and "Retry-After" in headers, text
         time.sleep(0.2)
