@@ -1,7 +1,7 @@
 // Small line charts in SVG: one time axis, several lines, a reading under the pointer.
 import { h, svg } from "./dom.js";
 
-const WIDTH = 480, HEIGHT = 170, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 20;
+const WIDTH = 480, HEIGHT = 170, LEFT = 56, RIGHT = 8, TOP = 10, BOTTOM = 20;
 
 // 1, 2 or 5 times a power of ten.
 function niceStep(most) {
