@@ -57,9 +57,9 @@ class Peer:
 
 
 def measure(plumb, port, streams, options):
-    requests = max(streams * 2, 8)
+    requests = max(streams, 8)
     command = [plumb, "bench", "serve", "--url", f"http://127.0.0.1:{port}", "--concurrency", str(streams), "--requests",
-               str(requests), "--input-tokens", "16", "--output-tokens", str(options.tokens), "--json"]
+               str(requests), "--input-tokens", "16", "--output-tokens", str(options.tokens), "--use-eos", "--json"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if not ended.stdout:
         raise RuntimeError(ended.stderr)

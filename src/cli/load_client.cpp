@@ -134,8 +134,8 @@ class Load {
     } else if (read_to == 0) {
       take_answer(Json::parse(body, nullptr, /*allow_exceptions=*/false), result);
       result.completion_tokens = std::max(result.completion_tokens, 1);
-    } else if (result.first_s == 0 && result.error.empty()) {
-      result.error = "the stream brought no token";
+    } else if (result.first_s == 0 && !result.ended && result.error.empty()) {
+      result.error = "the stream brought neither a token nor an end";
     }
     co_return parser.get().keep_alive();
   }
@@ -152,6 +152,7 @@ class Load {
       const Json json = Json::parse(event, nullptr, /*allow_exceptions=*/false);
       if (json.is_discarded() || !json.is_object()) continue;
       if (json.contains("error")) result.error = json["error"].dump().substr(0, 300);
+      result.ended = result.ended || says_why_it_ended(json);
       if (brings_token(json)) {
         if (result.first_s == 0) {
           result.first_s = seconds(now - begin);
@@ -166,8 +167,15 @@ class Load {
     return from;
   }
 
+  static bool has_choice(const Json& json) {
+    return json.contains("choices") && json["choices"].is_array() && !json["choices"].empty();
+  }
+  static bool says_why_it_ended(const Json& json) {
+    return has_choice(json) && json["choices"][0].contains("finish_reason") &&
+           json["choices"][0]["finish_reason"].is_string();
+  }
   static bool brings_token(const Json& json) {
-    if (!json.contains("choices") || !json["choices"].is_array() || json["choices"].empty()) return false;
+    if (!has_choice(json)) return false;
     const Json& choice = json["choices"][0];
     const Json& holder = choice.contains("delta") ? choice["delta"] : choice;
     for (const char* field : {"text", "content", "reasoning_content", "reasoning"})

@@ -17,6 +17,7 @@ struct LoadResult {
   double total_s = 0;
   std::vector<double> gaps_s{};  // between events that brought tokens
   int prompt_tokens = 0, completion_tokens = 0;
+  bool ended = false;              // the stream said why it ended; it may have brought no token
   bool counted_by_server = false;  // by `usage`; else events were counted
   std::string fingerprint{};
 };
