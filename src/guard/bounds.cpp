@@ -1,12 +1,14 @@
-#include "kernels/reference/bounds.h"
+#include "guard/bounds.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/reference/mlp.h"
+#include "ops/kv_rows.h"
 
-namespace plumb::reference {
+namespace plumb {
 namespace {
+
+double silu(double x) { return x / (1.0 + std::exp(-x)); }
 
 // Value and sum of magnitudes of one product of rows.
 struct Sum {
@@ -128,6 +130,17 @@ class AttendHead {
 
 }  // namespace
 
+double relative_of(const Contract& contract, int64_t terms) {
+  return contract.error_bound.c * unit_roundoff(contract.error_bound.unit) +
+         static_cast<double>(terms) * unit_roundoff(contract.accumulate);
+}
+
+double bound_of(const Contract& contract, const Numerics& numerics, int64_t terms, double magnitude, double result) {
+  const double output = numerics.round_bf16 ? kBf16Step : 2 * unit_roundoff(DType::F32);
+  return relative_of(contract, terms) * magnitude + output * std::fabs(result) + contract.error_bound.floor +
+         static_cast<double>(terms + 1) * 0x1p-149;
+}
+
 std::vector<double> linear_magnitude(const LinearArgs& args) {
   std::vector<double> out = product_magnitude(args.x, *args.w);
   if (args.w->bias == nullptr) return out;
@@ -210,4 +223,4 @@ std::vector<double> attend_magnitude(const MlaAttendArgs& args) {
   return out;
 }
 
-}  // namespace plumb::reference
+}  // namespace plumb

@@ -6,9 +6,19 @@
 
 #include <vector>
 
-#include "ops/args.h"
+#include "ops/contract.h"
 
-namespace plumb::reference {
+namespace plumb {
+
+// What one sum may lose: c u(unit) for what the contract reads, and one round-off of the accumulator for each of the
+// `terms` added. Relative to the sum of magnitudes.
+double relative_of(const Contract& contract, int64_t terms);
+// Allowed error of one sum: the above times `magnitude`; one rounding of the result; the contract's floor and, since
+// products of denormals are multiples of 2^-149, half of that for each term.
+double bound_of(const Contract& contract, const Numerics& numerics, int64_t terms, double magnitude, double result);
+
+// Relative distance of neighbouring bf16 numbers: what two roundings of nearly the same value may be apart.
+inline constexpr double kBf16Step = 0x1p-7;
 
 // [T, n]: sum |x w| + |bias|
 std::vector<double> linear_magnitude(const LinearArgs& args);
@@ -32,4 +42,4 @@ std::vector<double> indexer_magnitude(const IndexerLogitsArgs& args);
 // (1 + 2 max_j S_j). 0 in padding rows.
 std::vector<double> attend_magnitude(const MlaAttendArgs& args);
 
-}  // namespace plumb::reference
+}  // namespace plumb

@@ -1,11 +1,13 @@
-// Rows of the cache, element by element: the meaning of every layout of ops/kv.h.
+#include "ops/kv_rows.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "kernels/reference/common.h"
+#include "base/check.h"
+#include "tensor/encode.h"
 
-namespace plumb::reference {
+namespace plumb {
 namespace {
 
 template <class T>
@@ -118,4 +120,4 @@ void write_index_key(const KvGeometry& geometry, const float* key, std::byte* pa
   PLUMB_CHECK(false, "the layer has no index keys");
 }
 
-}  // namespace plumb::reference
+}  // namespace plumb
