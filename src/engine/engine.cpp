@@ -49,10 +49,11 @@ Engine::Engine(const Forward& forward, EngineOptions options)
       options_(std::move(options)),
       max_context_(effective_context(options_, forward)),
       inbox_(static_cast<size_t>(options_.max_running + options_.queue_limit)),
-      pool_(forward.cache.pages()),
+      pool_(usable_pages(options_, forward)),
       cache_(pool_, forward.cache.geometry().page_tokens, options_.draft_tokens > 0),
       builder_(step_sizes(options_, max_context_, forward.cache.geometry().page_tokens)),
-      sampler_(forward_.executor, forward_.sites.sample, options_.vocab_size, builder_.sizes().logit_rows) {
+      sampler_(forward_.executor, forward_.sites.sample, options_.vocab_size, builder_.sizes().logit_rows),
+      guard_(forward_.executor, options_.guard, builder_.sizes().rows) {
   limits_ = {.max_running = options_.max_running,
              .max_batch_tokens = options_.max_batch_tokens,
              .chunk_tokens = options_.chunk_tokens,
@@ -119,7 +120,8 @@ EngineStats Engine::stats() const {
           .drafts_proposed = s.drafts_proposed,
           .drafts_accepted = s.drafts_accepted,
           .step_seconds = s.step_seconds,
-          .op_seconds = s.op_seconds};
+          .op_seconds = s.op_seconds,
+          .guard = guard_.stats()};
 }
 
 bool Engine::alive() const { return idle_ || now_us() - last_progress_us_ < options_.stall_timeout_ms * 1000; }
@@ -147,6 +149,7 @@ void Engine::loop() {
     ++round_;
     take_arrivals();
     drop_unwanted();
+    end_drifted();
     if (!sequences_.empty()) step();
     publish();
     wake_streams();
@@ -202,6 +205,7 @@ void Engine::step() {
   account_schedule();
   if (batch_.items.empty()) return;
   const StepInput& input = builder_.build(batch_.items);
+  guard_.begin_step(counts_.steps + 1, batch_.rows, [this](int row) { return owner_of(row); });
   const StepOutput output = forward(forward_, input);
   ++counts_.steps;
   if (options_.observer) {
@@ -211,7 +215,10 @@ void Engine::step() {
   const Tensor finite = forward_.executor.to_host(output.finite, finite_rows_);
   results_.clear();
   for (const BatchItem& item : batch_.items) results_.push_back(settle(item, finite));
-  if (drafter_) drafter_->run(builder_, batch_.items, results_, output, sampler_);
+  if (drafter_) {
+    drafter_->run(builder_, batch_.items, results_, output, sampler_);
+    record_draft_faults();
+  }
   for (const BatchItem& item : batch_.items) end_settled(item);
   wipe_quarantine();
   if (options_.check_invariants) {
@@ -275,16 +282,20 @@ ItemResult Engine::settle(const BatchItem& item, const Tensor& finite) {
 // False: the row is poisoned, and the sequence ends.
 bool Engine::settle_row(const BatchItem& item, int row, bool finite) {
   Sequence& s = *item.sequence;
-  if (!finite) {
-    record_fault(item, row, "hidden state");
+  const int position = item.begin + row;
+  if (const RowFault* fault = guard_.fault(item.first_row + row)) {
+    record_fault(s, *fault, position);
     return false;
   }
   const SampleOut* drawn = row < item.first_logit ? nullptr : &sampler_.out(item.output_row + row - item.first_logit);
   if (drawn != nullptr && drawn->poisoned) {
-    record_fault(item, row, "logits");
+    record_fault(s, unseen_fault(forward_.sites.sample, item.first_row + row, "logits"), position);
     return false;
   }
-  const int position = item.begin + row;
+  if (!finite) {
+    record_fault(s, unseen_fault(forward_.sites.final_norm, item.first_row + row, "y"), position);
+    return false;
+  }
   s.computed = position + 1;
   if (drawn == nullptr) return true;
   if (position + 1 < s.known()) {
@@ -325,16 +336,62 @@ void Engine::score_prompt(Sequence& s, const SampleOut& scored, int32_t id) {
       {.token = floored(id, logprob), .top = best_of(scored, s.request.prompt_logprobs)});
 }
 
-void Engine::record_fault(const BatchItem& item, int row, const char* what) {
-  Sequence& s = *item.sequence;
+RowOwner Engine::owner_of(int row) const {
+  const auto item = std::ranges::find_if(
+      batch_.items, [row](const BatchItem& i) { return row >= i.first_row && row < i.first_row + i.count; });
+  const Sequence& s = *item->sequence;
+  const int position = item->begin + row - item->first_row;
+  const size_t known = std::min(s.tokens.size(), static_cast<size_t>(position) + 1);
+  return {.sequence = s.arrival,
+          .request_id = s.request.request_id,
+          .position = position,
+          .tokens = std::span(s.tokens).first(known)};
+}
+
+// What was found without the sentinels: the place that wrote it is not known, the one that showed it is.
+RowFault Engine::unseen_fault(SiteId site, int row, const char* tensor) const {
+  return {.row = row, .site = site, .kernel = &forward_.executor.plan().kernel(site, 1), .tensor = tensor};
+}
+
+void Engine::record_fault(Sequence& s, const RowFault& fault, int position) {
+  const size_t known = std::min(s.tokens.size(), static_cast<size_t>(position) + 1);
+  end_faulty(s, guard_.report(fault, {.sequence = s.arrival,
+                                      .request_id = s.request.request_id,
+                                      .position = position,
+                                      .tokens = std::span(s.tokens).first(known)}));
+}
+
+// A sequence that has just ended otherwise keeps its ending; its pages are not shared all the same.
+void Engine::end_faulty(Sequence& s, Incident incident) {
   ++counts_.numerical_faults;
-  const std::string place = "step " + std::to_string(counts_.steps) + ", row " + std::to_string(item.first_row + row) +
-                            ", position " + std::to_string(item.begin + row);
   s.poisoned = true;
+  if (s.ending.finish != FinishReason::None) return;
   s.ending = {.finish = FinishReason::Error,
-              .error = Error{Code::Internal, "numerical fault: the " + std::string(what) + " is not finite", place, {}},
-              .incident_id = "step" + std::to_string(counts_.steps) + "-row" + std::to_string(item.first_row + row)};
-  log_error("numerical fault in " + std::string(what) + " of request " + s.request.request_id + ": " + place);
+              .error = Error{Code::Verification, "numerical fault", incident.to_string(), {}},
+              .incident = std::make_shared<const Incident>(std::move(incident))};
+}
+
+// The draft layer's rows are rows of the same sequences: its cache is shared with the same pages.
+void Engine::record_draft_faults() {
+  for (const RowFault& fault : guard_.faults()) {
+    if (fault.pass == 0) continue;
+    for (const BatchItem& item : batch_.items)
+      if (item.sequence->slot == fault.sequence && !item.sequence->poisoned)
+        record_fault(*item.sequence, fault, fault.position);
+  }
+}
+
+// The shadow's findings come when the step is long over: the request ends if it still runs.
+void Engine::end_drifted() {
+  for (Guard::Late& late : guard_.take_late()) {
+    const auto found = std::ranges::find_if(sequences_, [&](const auto& s) { return s->arrival == late.sequence; });
+    if (found == sequences_.end()) {
+      ++counts_.numerical_faults;
+      continue;
+    }
+    end_faulty(**found, std::move(late.incident));
+    finish(**found, std::move((*found)->ending));
+  }
 }
 
 // Full pages whose rows are all computed and clean. With an MTP layer this comes after its pass, which has filled their

@@ -16,6 +16,7 @@
 #include "engine/scheduler.h"
 #include "engine/speculation.h"
 #include "engine/step.h"
+#include "guard/guard.h"
 #include "model/model.h"
 
 namespace plumb {
@@ -60,7 +61,12 @@ class Engine final : public EngineApi {
   bool settle_row(const BatchItem& item, int row, bool finite);
   void accept_token(Sequence& sequence, const SampleOut& drawn);
   void score_prompt(Sequence& sequence, const SampleOut& scored, int32_t id);
-  void record_fault(const BatchItem& item, int row, const char* what);
+  RowOwner owner_of(int row) const;
+  RowFault unseen_fault(SiteId site, int row, const char* tensor) const;
+  void record_fault(Sequence& sequence, const RowFault& fault, int position);
+  void end_faulty(Sequence& sequence, Incident incident);
+  void record_draft_faults();
+  void end_drifted();
   void share_pages(Sequence& sequence);
   void end_settled(const BatchItem& item);
   void wipe_quarantine();
@@ -88,6 +94,7 @@ class Engine final : public EngineApi {
   StepBuilder builder_;
   Sampler sampler_;
   std::unique_ptr<Drafter> drafter_{};
+  Guard guard_;
   SequenceQueues queues_{};
   std::vector<std::unique_ptr<Sequence>> sequences_{};
   std::vector<Submission> arrivals_{};

@@ -14,6 +14,8 @@
 
 #include "base/result.h"
 #include "engine/sampling.h"
+#include "guard/guard_stats.h"
+#include "guard/incident.h"
 
 namespace plumb {
 
@@ -30,9 +32,9 @@ struct TokenEvent {
   TokenLogprob logprob{};           // valid when SamplingParams::logprobs >= 0
   std::vector<TokenLogprob> top{};  // best first
   FinishReason finish = FinishReason::None;
-  int32_t stop_id = -1;          // the stop token that ended it; it is not sent as `id`
-  std::optional<Error> error{};  // FinishReason::Error
-  std::string incident_id{};     // numerical faults
+  int32_t stop_id = -1;                        // the stop token that ended it; it is not sent as `id`
+  std::optional<Error> error{};                // FinishReason::Error
+  std::shared_ptr<const Incident> incident{};  // numerical faults
 };
 
 // Per prompt position (from the second on), when asked for.
@@ -104,6 +106,7 @@ struct EngineStats {
   uint64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, cached_tokens = 0, preemptions = 0, aborts = 0,
            numerical_faults = 0, drafts_proposed = 0, drafts_accepted = 0;
   double step_seconds = 0, op_seconds = 0;  // sums
+  GuardStats guard{};
 };
 
 class EngineApi {

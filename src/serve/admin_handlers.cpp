@@ -59,7 +59,10 @@ void handle_health(ServeContext& context, const std::shared_ptr<Exchange>& excha
   const ServedModel* model = context.model.load(std::memory_order_acquire);
   const bool dead = state == ServerState::Ready && !engine_alive(model);
   Json body = {{"state", dead ? "failed" : state_name(state)}};
-  body["verification"] = context.verification.load() == nullptr ? "unverified" : "verified";
+  body["verification"] = state == ServerState::Verifying          ? "running"
+                         : state == ServerState::Failed           ? "failed"
+                         : context.verification.load() == nullptr ? "unverified"
+                                                                  : "verified";
   if (dead) body["reason"] = "the engine makes no progress";
   const bool ready = state == ServerState::Ready && !dead;
   HttpResponse response{.status = ready ? 200 : 503, .body = printed(body)};

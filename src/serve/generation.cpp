@@ -239,7 +239,7 @@ void Generation::on_token(Choice& choice, const TokenEvent& event) {
 void Generation::on_end(Choice& choice, const TokenEvent& event) {
   if (!choice.stopped && event.finish == FinishReason::Error) {
     const Error unknown{Code::Internal, "the engine ended the request without a reason", {}, {}};
-    return fail(engine_error(event.error.value_or(unknown), event.incident_id));
+    return fail(engine_error(event.error.value_or(unknown), event.incident));
   }
   if (!choice.stopped && event.finish == FinishReason::Abort) {
     const bool late = deadline_us_ != 0 && now_us() >= deadline_us_;

@@ -5,6 +5,9 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <limits>
+#include <utility>
+
 #include "engine/engine_api.h"
 
 namespace plumb {
@@ -38,6 +41,53 @@ MetricFamily single(std::string name, std::string help, MetricType type, double 
   return family;
 }
 
+MetricFamily shadow_ratios(const ShadowCounts& counts) {
+  MetricFamily family;
+  family.name = "plumb_shadow_error_ratio";
+  family.help = "Largest error of a shadowed op over its bound.";
+  family.type = MetricType::Histogram;
+  prometheus::ClientMetric metric;
+  uint64_t sum = 0;
+  for (size_t i = 0; i < counts.ratio.size(); ++i) {
+    sum += counts.ratio[i];
+    const bool last = i == ShadowCounts::kRatioEdges.size();
+    metric.histogram.bucket.push_back(
+        {.cumulative_count = sum,
+         .upper_bound = last ? std::numeric_limits<double>::infinity() : ShadowCounts::kRatioEdges[i]});
+  }
+  metric.histogram.sample_count = sum;
+  metric.histogram.sample_sum = counts.ratio_sum;
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
+void append_guard(std::vector<MetricFamily>& out, const EngineStats& s) {
+  const GuardStats& g = s.guard;
+  const auto counter = [&](const char* name, const char* help, uint64_t value) {
+    out.push_back(single(name, help, MetricType::Counter, static_cast<double>(value)));
+  };
+  MetricFamily faults = single("plumb_numerical_faults_total", "Rows found poisoned, by kind.", MetricType::Counter, 0);
+  faults.metric.clear();
+  for (const auto& [kind, value] : {std::pair("nan", g.nan_rows), {"inf", g.inf_rows}, {"drift", g.drift_rows}}) {
+    prometheus::ClientMetric metric;
+    metric.label.push_back({.name = "kind", .value = kind});
+    metric.counter.value = static_cast<double>(value);
+    faults.metric.push_back(std::move(metric));
+  }
+  out.push_back(std::move(faults));
+  counter("plumb_captures_written_total", "Captures of numerical faults on disk.", g.captures_written);
+  counter("plumb_captures_dropped_total", "Captures left out for want of room.", g.captures_dropped);
+  counter("plumb_kv_fp8_codes_total", "Latent values written to an FP8 cache.", g.cache_codes);
+  counter("plumb_kv_fp8_saturated_total", "Of these, at the largest magnitude beyond the one of each group.",
+          g.saturated_codes);
+  counter("plumb_shadow_steps_total", "Steps of which a row was recomputed.", g.shadow.steps);
+  counter("plumb_shadow_steps_skipped_total", "Steps left out because the one before was still being recomputed.",
+          g.shadow.skipped);
+  counter("plumb_shadow_ops_total", "Ops recomputed by the reference.", g.shadow.ops);
+  counter("plumb_shadow_ops_outside_total", "Of these, out of bound.", g.shadow.outside);
+  out.push_back(shadow_ratios(g.shadow));
+}
+
 void append_engine(std::vector<MetricFamily>& out, const EngineStats& s) {
   const auto counter = [&](const char* name, const char* help, double value) {
     out.push_back(single(name, help, MetricType::Counter, value));
@@ -57,7 +107,7 @@ void append_engine(std::vector<MetricFamily>& out, const EngineStats& s) {
           static_cast<double>(s.cached_tokens));
   counter("plumb_preemptions_total", "Sequences that gave way.", static_cast<double>(s.preemptions));
   counter("plumb_aborts_total", "Sequences cancelled.", static_cast<double>(s.aborts));
-  counter("plumb_numerical_faults_total", "Rows found poisoned.", static_cast<double>(s.numerical_faults));
+  append_guard(out, s);
   counter("plumb_drafts_proposed_total", "Draft tokens proposed.", static_cast<double>(s.drafts_proposed));
   counter("plumb_drafts_accepted_total", "Draft tokens accepted.", static_cast<double>(s.drafts_accepted));
   counter("plumb_step_seconds_total", "Time in steps.", s.step_seconds);

@@ -63,7 +63,7 @@ class Server {
   Status start();
   uint16_t port() const;
 
-  // Once, before the state becomes Verifying or Ready.
+  // Once, before the state becomes Ready.
   void set_model(ModelServices model);
   // JSON of the receipt; GET /verification is 404 until there is one. May be called once.
   void set_verification(std::string json);
