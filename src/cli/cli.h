@@ -29,6 +29,7 @@ void add_plan_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_logits_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_run_commands(CLI::App& app, CliContext& context, int& exit_code);  // run, chat
 void add_serve_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_golden_command(CLI::App& app, CliContext& context, int& exit_code);  // golden make
 void add_kld_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_explain_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, CliContext& context, int& exit_code);

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/bench_decode.h"
+#include "cli/bench_guard.h"
 #include "cli/bench_load.h"
 #include "cli/cli.h"
 #include "cli/value_checks.h"
@@ -42,6 +43,23 @@ void add_decode(CLI::App& bench, CliContext& context, int& exit_code) {
   });
 }
 
+void add_guard(CLI::App& bench, CliContext& context, int& exit_code) {
+  auto options = std::make_shared<BenchGuardOptions>();
+  CLI::App* sub = bench.add_subcommand("guard", "CPU time of steps with the sentinels and without");
+  add_model_options(*sub, options->model);
+  sub->add_option("--prompt-tokens", options->context, "Tokens in the cache before each step")
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--rows", options->rows, "Sequences of a step")->check(CLI::Range(1, 64));
+  sub->add_option("--chunk", options->chunk, "Rows of each sequence in a step; more than 1 is a prompt")
+      ->check(CLI::Range(1, 512));
+  sub->add_option("--pairs", options->pairs, "Pairs of a watched and an unwatched step")->check(CLI::Range(8, 100000));
+  sub->add_flag("!--no-captures", options->captures, "As with --capture-dir off");
+  sub->add_flag("--json", options->json, "One JSON object");
+  sub->callback([options, &context, &exit_code] {
+    if (Status status = bench_guard(*options, context); !status) exit_code = report(status.error());
+  });
+}
+
 void add_load(CLI::App& bench, CliContext& context, int& exit_code) {
   auto options = std::make_shared<BenchLoadOptions>();
   CLI::App* sub = bench.add_subcommand("load", "Loading of a model that is in the page cache against copying memory");
@@ -59,6 +77,7 @@ void add_bench_command(CLI::App& app, CliContext& context, int& exit_code) {
   bench->require_subcommand(1);
   add_kernels(*bench, exit_code);
   add_decode(*bench, context, exit_code);
+  add_guard(*bench, context, exit_code);
   add_load(*bench, context, exit_code);
 }
 

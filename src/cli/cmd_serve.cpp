@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "cli/build_info.h"
 #include "cli/cli.h"
+#include "cli/guard_flags.h"
 #include "cli/service.h"
 #include "cli/value_checks.h"
+#include "cli/verification.h"
 #include "serve/server.h"
 
 namespace plumb {
@@ -22,6 +24,8 @@ namespace {
 struct ServeCommand {
   ModelOptions model{};
   EngineFlags engine{};
+  GuardFlags guard{};
+  VerifyFlags verify{};
   ServerOptions server{};
   std::string reasoning_field = "reasoning_content";
   std::string log_format = "text";
@@ -107,6 +111,24 @@ void end_at_second_signal(const sigset_t& signals) {
   }).detach();
 }
 
+// The server answers 503 meanwhile; a failed check ends the start.
+Status verify(const VerifyFlags& flags, const Service& service, const Forward& forward, const EngineOptions& options,
+              Server& server) {
+  if (flags.level == "off") {
+    log_warn("unverified: --verify off");
+    return Ok{};
+  }
+  server.set_state(ServerState::Verifying);
+  PLUMB_TRY(const Receipt receipt, verify_service(service, forward, options, flags));
+  server.set_verification(receipt.to_json().dump());
+  if (receipt.passed()) {
+    log_info("verified in " + std::to_string(receipt.seconds) + " s");
+    return Ok{};
+  }
+  server.set_state(ServerState::Failed);
+  return receipt.to_error();
+}
+
 Status serve(ServeCommand& command, const CliContext& context) {
   log_setup(level_of(command.log_level), command.log_format == "json" ? LogFormat::Json : LogFormat::Text);
   sigset_t signals;
@@ -125,12 +147,18 @@ Status serve(ServeCommand& command, const CliContext& context) {
   PLUMB_TRY_STATUS(server.start());
   log_info("listening on " + command.server.http.host + ":" + std::to_string(server.port()) + ", loading " +
            command.model.model);
-  PLUMB_TRY(const std::unique_ptr<Service> service, start_service(command.model, command.engine, context));
+  PLUMB_TRY(const GuardOptions guard, guard_options(command.guard));
+  PLUMB_TRY(const std::unique_ptr<Service> service,
+            start_service(command.model, command.engine, context, guard,
+                          [&](const Service& s, const Forward& forward, const EngineOptions& options) {
+                            return verify(command.verify, s, forward, options, server);
+                          }));
   for (const std::string& note : service->model().planned.plan.notes) log_info("plan: " + note);
   server.set_model(services_of(*service));
   server.set_state(ServerState::Ready);
   log_info("ready: " + command.server.served_names.front() + ", plan " + service->model().planned.plan.fingerprint() +
-           ", context " + std::to_string(service->engine->max_context()) + " tokens, not verified before ready");
+           ", context " + std::to_string(service->engine->max_context()) + " tokens, " +
+           (command.verify.level == "off" ? "unverified" : "verified (" + command.verify.level + ")"));
   wait_for_signal(signals);
   end_at_second_signal(signals);
   log_info("draining: no new requests, running ones have " + std::to_string(command.drain_ms) + " ms");
@@ -146,6 +174,8 @@ void add_serve_command(CLI::App& app, CliContext& context, int& exit_code) {
   CLI::App* sub = app.add_subcommand("serve", "Serve the model over an OpenAI-compatible HTTP interface");
   add_model_options(*sub, command->model);
   add_engine_options(*sub, command->model, command->engine);
+  add_guard_options(*sub, command->guard);
+  add_verify_options(*sub, command->verify);
   add_server_options(*sub, *command);
   sub->callback([command, &context, &exit_code] {
     if (Status status = serve(*command, context); !status) exit_code = report(status.error());

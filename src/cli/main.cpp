@@ -55,6 +55,7 @@ int run(int argc, char** argv) {
   plumb::add_plan_command(app, context, exit_code);
   plumb::add_logits_command(app, context, exit_code);
   plumb::add_kld_command(app, context, exit_code);
+  plumb::add_golden_command(app, context, exit_code);
   plumb::add_explain_command(app, exit_code);
   plumb::add_tokenize_commands(app, context, exit_code);
   plumb::add_bench_command(app, context, exit_code);

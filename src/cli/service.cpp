@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -85,11 +86,18 @@ Status load_weights(Service& service, ModelOptions& options) {
   return Ok{};
 }
 
-Status start_engine(Service& service, const EngineFlags& flags) {
+Status start_engine(Service& service, const EngineFlags& flags, const GuardOptions& guard,
+                    const BeforeEngine& before_engine) {
   EngineOptions options = engine_options(flags, service.model().planned.max_context);
   // Rows of the embedding beyond the tokenizer's ids are padding and must never be drawn.
   options.vocab_size = std::min(service.model().config().vocab_size, service.tokenizer->vocab_size());
-  PLUMB_TRY(service.engine, Engine::start(service.instance->forward(), options));
+  options.guard = guard;
+  options.guard.registry = &service.registry;
+  options.guard.origin = {
+      .build = build_id(), .checkpoint = service.checkpoint_id(), .plan = service.model().planned.plan.fingerprint()};
+  const Forward forward = service.instance->forward();
+  if (before_engine) PLUMB_TRY_STATUS(before_engine(service, forward, options));
+  PLUMB_TRY(service.engine, Engine::start(forward, options));
   return Ok{};
 }
 
@@ -125,6 +133,16 @@ void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Pla
   add("no_prefix_cache", flags.no_prefix_cache ? "on" : "off");
 }
 
+std::string Service::checkpoint_id() const { return Hash64().add(model().opened.checkpoint->identity_hash()).hex(); }
+
+Result<std::vector<int32_t>> Service::chat_ids(const nlohmann::ordered_json& messages,
+                                               const nlohmann::ordered_json& kwargs) const {
+  if (!chat_template)
+    return Error{Code::NotFound, source.name + " has no chat template", "", {"--raw: the prompt as it is"}};
+  PLUMB_TRY(const Rendered rendered, chat_template->render(messages, nlohmann::ordered_json(), kwargs));
+  return tokenizer->encode(rendered.text, {.untrusted = rendered.untrusted});
+}
+
 std::string Service::fingerprint() const {
   return Hash64()
       .add(model().opened.checkpoint->identity_hash())
@@ -149,7 +167,8 @@ Status finish_service_options(ModelOptions& options, const EngineFlags& flags, c
 }
 
 Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
-                                               const CliContext& context) {
+                                               const CliContext& context, const GuardOptions& guard,
+                                               const BeforeEngine& before_engine) {
   PLUMB_TRY_STATUS(finish_service_options(options, flags, context));
   auto service = std::make_unique<Service>();
   PLUMB_TRY(service->source, resolve_model(options.model, context.hf_home));
@@ -163,7 +182,7 @@ Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const Engi
   for (const int id : service->generation.eos_token_ids)
     if (std::find(service->eos_ids.begin(), service->eos_ids.end(), id) == service->eos_ids.end())
       service->eos_ids.push_back(id);
-  PLUMB_TRY_STATUS(start_engine(*service, flags));
+  PLUMB_TRY_STATUS(start_engine(*service, flags, guard, before_engine));
   return service;
 }
 
