@@ -458,8 +458,9 @@ void SelfChecks::cache_paths(Check& check) {
   if (left_out(check, /*looks_at_ops=*/false)) return;
   check.unit = "max |logit difference|";
   const int page = in_.forward.cache.geometry().page_tokens;
-  const int prompt = 2 * page + 5;
-  if (prompt + page + kAnswer > context_) return skip(check, "the context is shorter than a few pages of the cache");
+  const int prompt = 3 * page - 6;  // a fourth page before the answer ends
+  if (prompt + 4 * kAnswer > context_ || in_.forward.cache.pages() < 7)
+    return skip(check, "the context is shorter than a few pages of the cache");
   const std::vector<int32_t> ids = some_ids(prompt, 4);
   auto engine = probe(check);
   if (!engine) return;
@@ -486,8 +487,8 @@ void SelfChecks::cache_paths(Check& check) {
     engine.reset();
   }
   if (in_.options.max_running < 2) return;
-  // Two sequences of three pages in a cache of six: the older soon needs a fourth, the younger gives way and resumes.
-  engine = probe(check, [](EngineOptions& o) { o.page_limit = std::min<int64_t>(o.page_limit, 6); });
+  // Two sequences of three pages and one page to spare: the older takes it first, the younger gives way and resumes.
+  engine = probe(check, [](EngineOptions& o) { o.page_limit = std::min<int64_t>(o.page_limit, 7); });
   if (!engine) return;
   const auto older = std::make_shared<TokenStream>();
   const Status sent = engine->engine().submit(request("older", some_ids(3 * page - 3, 5), 3 * kAnswer), older);

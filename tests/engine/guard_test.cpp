@@ -85,7 +85,7 @@ TEST(Guard, NamesThePlaceThatWroteABadValueAndHarmsNobodyElse) {
   int tried = 0;
   for (size_t site = 0; site < plan.sites.size(); ++site) {
     const SiteDecl& decl = plan.sites[site].decl;
-    const bool integers = decl.call.op == Op::TopK || decl.call.op == Op::Sample;
+    const bool integers = decl.call.op == Op::TopK || decl.call.op == Op::Sample || decl.call.op == Op::FiniteRows;
     const bool logits_only = decl.call.op == Op::GatherRows || decl.name == "lm_head";
     if (integers || decl.layer > 2) continue;
     const bool infinite = site % 2 == 0;
@@ -183,7 +183,8 @@ TEST(Shadow, AtRateOneFindsFiniteGarbageInEveryPlace) {
   int tried = 0;
   for (size_t site = 0; site < plan.sites.size(); ++site) {
     const SiteDecl& decl = plan.sites[site].decl;
-    if (decl.layer > 1 || decl.call.op == Op::TopK || decl.call.op == Op::Sample) continue;
+    if (decl.layer > 1 || decl.call.op == Op::TopK || decl.call.op == Op::Sample || decl.call.op == Op::FiniteRows)
+      continue;
     Planted planted(static_cast<SiteId>(site), 30, 3e3f);  // a decode step of a lone request: one row
     rig->executor().add_observer_first(planted);
     Client client(*rig->engine, request(static_cast<int>(site), 30, 200));

@@ -118,11 +118,11 @@ TEST(SelfCheck, FindsFaultsThatAreThereFromTheStart) {
   const auto batch_of_five = [](const OpCall& call) { return call.rows == 5; };
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<Fault> faults = {
-      {"layers.0.self_attn.q_b_proj", always, 1.01f, "layer_replay"},
+      {"layers.0.self_attn.q_b_proj", always, 1.5f, "layer_replay"},
       {"layers.1.self_attn.attend", decode, 0.9f, "layer_replay"},
       {"layers.1.self_attn.attend", decode, 0.0f, "layer_replay"},
       {"layers.1.self_attn.attend", decode, nan, "layer_replay"},
-      {"lm_head", always, 1.001f, "layer_replay"},
+      {"lm_head", always, 1.5f, "layer_replay"},
       {"layers.1.mlp.experts", batch_of_five, 0.5f, "batch_buckets", false},
       {"layers.0.self_attn.o_proj", batch_of_five, nan, "batch_buckets", false},
   };
