@@ -5,171 +5,21 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 
 #include "base/hash.h"
-#include "engine/engine.h"
 #include "engine/generate.h"
-#include "engine/step.h"
+#include "engine/probe.h"
+#include "guard/angle_watch.h"
 #include "guard/op_recorder.h"
+#include "guard/path_bound.h"
 #include "guard/witness.h"
-#include "model/buffers.h"
 
 namespace plumb {
 namespace {
 
-using Logits = std::map<int, std::vector<float>>;  // by position
-constexpr int kAnswer = 8;                         // tokens generated where paths are compared
-
-// Bit for bit, if the same kernels add in the same order whatever the rows of a step.
-bool one_order_everywhere(const Plan& plan) {
-  return std::ranges::all_of(plan.sites, [](const Site& site) {
-    return std::ranges::all_of(site.choices, [&](const Choice& choice) {
-      const Contract& contract = choice.kernel->contract;
-      return contract.deterministic && contract.batch_invariant &&
-             contract.sum_order == site.choices.front().kernel->contract.sum_order;
-    });
-  });
-}
-
-// Two paths that add in different orders: each op moves the residual stream by its own bound's share, independently of
-// the others, so that the sum grows with their square root; the factor 8 covers the growth through the layers.
-double path_bound(const Plan& plan, double largest_logit) {
-  if (one_order_everywhere(plan)) return 0;
-  double squares = 0;
-  for (const Site& site : plan.sites) {
-    const ErrorBound& bound = site.choices.back().kernel->contract.error_bound;
-    const double relative = bound.c * unit_roundoff(bound.unit);
-    squares += relative * relative;
-  }
-  return 8 * std::sqrt(squares) * largest_logit;
-}
-
-// Fills activations and the first `pages` pages of every layer.
-void fill(const Forward& forward, int64_t pages, int byte) {
-  Executor& executor = forward.executor;
-  const Memory& memory = executor.memory();
-  const std::vector<std::byte> piece(size_t{1} << 20, static_cast<std::byte>(byte));
-  const auto put = [&](std::byte* to, int64_t bytes) {
-    for (int64_t done = 0; done < bytes; done += static_cast<int64_t>(piece.size()))
-      memory.upload(to + done, piece.data(), static_cast<size_t>(std::min<int64_t>(bytes - done, int64_t{1} << 20)),
-                    executor.stream());
-  };
-  put(forward.buffers.storage.get(), forward_buffer_bytes(forward.config, forward.buffers.limits));
-  const int layers = forward.config.num_hidden_layers + (forward.weights.has_mtp ? 1 : 0);
-  for (int layer = 0; layer < layers; ++layer) {
-    const KvView view = forward.cache.view(layer);
-    put(view.latent, pages * view.geometry.latent_page_bytes());
-    if (view.index_keys != nullptr) put(view.index_keys, pages * view.geometry.index_page_bytes());
-  }
-  memory.synchronise(executor.stream());
-}
-constexpr int kNanByte = 0xff;  // NaN in every format, -1 as an index: rows that are read before they are written show
-
-// Pages that the checks need: two sequences past sparse selection, and a batch of short ones.
-int64_t check_pages(const SelfCheckInput& input) {
-  const int page = input.forward.cache.geometry().page_tokens;
-  const int64_t wanted =
-      2 * pages_for(std::max(input.forward.config.index_topk + 160, 4 * page), page) + input.options.max_running;
-  return std::min(wanted, input.forward.cache.pages());
-}
-
-// An engine over the model to be served, whose logits can be seen.
-class Probe {
- public:
-  static std::unique_ptr<Probe> start(const SelfCheckInput& input, const std::function<void(EngineOptions&)>& change,
-                                      std::string& problem) {
-    auto probe = std::unique_ptr<Probe>(new Probe);
-    EngineOptions options = input.options;
-    options.prefix_cache = false;
-    options.draft_tokens = 0;
-    options.guard = {.sentinels = true};
-    options.page_limit = check_pages(input);
-    if (change) change(options);
-    const int64_t pages = usable_pages(options, input.forward);
-    options.max_context = static_cast<int>(std::min<int64_t>(effective_context(options, input.forward),
-                                                             pages * input.forward.cache.geometry().page_tokens));
-    options.observer = [raw = probe.get()](const StepView& step) { raw->see(step); };
-    fill(input.forward, std::min(pages, check_pages(input)), kNanByte);
-    Result<std::unique_ptr<Engine>> engine = Engine::start(input.forward, options);
-    if (!engine) {
-      problem = engine.error().to_string();
-      return nullptr;
-    }
-    probe->engine_ = *std::move(engine);
-    return probe;
-  }
-
-  Engine& engine() { return *engine_; }
-  Logits logits_of(const std::string& id) {
-    const std::lock_guard lock(mutex_);
-    return logits_[id];
-  }
-
- private:
-  Probe() = default;
-  void see(const StepView& step) {
-    const std::lock_guard lock(mutex_);
-    for (const BatchItem& item : step.items)
-      for (int row = item.first_logit; row < item.count; ++row) {
-        const float* logits = step.output.logits.row_f32(item.output_row + row - item.first_logit);
-        logits_[item.sequence->request.request_id][item.begin + row] = {logits, logits + step.output.logits.dim(1)};
-      }
-  }
-
-  std::mutex mutex_{};
-  std::map<std::string, Logits> logits_{};
-  std::unique_ptr<Engine> engine_{};  // last: ends first
-};
-
-// What rotary ops are handed follows from the configuration: theta and position, computed once more in double. (An op
-// judged on its own inputs can't show it.)
-class AngleWatch final : public OpObserver {
- public:
-  AngleWatch(const Plan& plan, const ModelConfig& config)
-      : plan_(plan), config_(config), inv_freq_(rope_inv_freq(config.rope, config.qk_rope_head_dim)) {
-    if (config.rope.type != RopeType::Default) return;
-    for (size_t i = 0; i < inv_freq_.size(); ++i)
-      inv_freq_[i] =
-          static_cast<float>(std::pow(config.rope.theta, -2.0 * static_cast<double>(i) / config.qk_rope_head_dim));
-  }
-  void begin_pass(const Paging& rows) override { rows_ = rows; }
-  void before(const OpCall& call, Executor&) override {
-    if (call.kernel.contract.op != Op::Rope || !problem.empty()) return;
-    const auto& args = *static_cast<const RopeArgs*>(call.args);
-    for (int64_t r = 0; r < call.rows && problem.empty(); ++r) look(call, args, r);
-  }
-  void after(const OpCall&, Executor&) override {}
-
-  std::string site{}, problem{};
-  int64_t angles = 0;
-
- private:
-  void look(const OpCall& call, const RopeArgs& args, int64_t r) {
-    const int32_t row = call.origin.row(r);
-    if (rows_.sequence[row] < 0) return;
-    const double factor = rope_cos_sin_factor(config_.rope);
-    for (size_t i = 0; i < inv_freq_.size(); ++i, ++angles) {
-      const double angle = static_cast<double>(rows_.positions[row]) * static_cast<double>(inv_freq_[i]);
-      const double allowed = factor * ((1 + angle) * 0x1p-21 + (args.numerics.rope_bf16 ? 0x1p-8 : 0));
-      const size_t at = static_cast<size_t>(r) * inv_freq_.size() + i;
-      const double cos = static_cast<double>(args.cos[at]), sin = static_cast<double>(args.sin[at]);
-      if (std::fabs(cos - factor * std::cos(angle)) <= allowed && std::fabs(sin - factor * std::sin(angle)) <= allowed)
-        continue;
-      site = plan_.sites[static_cast<size_t>(call.site)].decl.name;
-      problem = site + ": pair " + std::to_string(i) + " of position " + std::to_string(rows_.positions[row]) +
-                " is turned by cos " + std::to_string(cos) + ", the configuration's rope_theta gives " +
-                std::to_string(factor * std::cos(angle));
-      return;
-    }
-  }
-
-  const Plan& plan_;
-  const ModelConfig& config_;
-  std::vector<float> inv_freq_;
-  Paging rows_{};
-};
+using Logits = ProbeLogits;
+constexpr int kAnswer = 8;  // tokens generated where paths are compared
 
 class SelfChecks {
  public:
@@ -365,10 +215,10 @@ void SelfChecks::layer_replay(Check& check) {
         if (engine) answer(check, *engine, request("replay", some_ids(prompt, 1)));
       });
   in_.forward.executor.remove_observer(angles);
-  check.sample += ", " + std::to_string(angles.angles) + " rotary angles";
-  if (angles.problem.empty()) return;
-  fail(check, angles.problem);
-  if (check.worst.deviation.empty()) check.worst.site = angles.site;
+  check.sample += ", " + std::to_string(angles.angles()) + " rotary angles";
+  if (angles.problem().empty()) return;
+  fail(check, angles.problem());
+  if (check.worst.deviation.empty()) check.worst.site = angles.site();
 }
 
 // Tokens one by one through the decode path, then prompts that end at some of them through prefill.
@@ -634,7 +484,7 @@ std::vector<Check> SelfChecks::run() {
     check.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     checks.push_back(std::move(check));
   }
-  fill(in_.forward, check_pages(in_), 0);
+  Probe::clean_up(in_);
   return checks;
 }
 
