@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "cli/fault_options.h"
+
 #include "cli/value_checks.h"
 
 namespace plumb {

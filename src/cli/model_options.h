@@ -21,6 +21,9 @@ struct ModelOptions {
   ModelPlanOptions plan{};
   std::vector<std::string> kernels{};  // place=name
   int threads = 0;                     // 0: all cores
+#ifdef PLUMB_FAULTS
+  std::vector<std::string> faults{};  // to plant
+#endif
 
   // How an option got its value: "flag", "PLUMB_KV" or "default". Filled when the command runs.
   std::vector<CLI::Option*> options{};

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "cli/build_info.h"
+#include "cli/fault_options.h"
 
 namespace plumb {
 namespace {
@@ -79,6 +80,7 @@ Status read_texts(Service& service) {
 Status load_weights(Service& service, ModelOptions& options) {
   LoadBar bar;
   InstanceOptions instance{.plan = options.plan};
+  instance.loaded = fault_planter(options, service.registry);
   instance.load.progress = [&bar](const LoadProgress& p) { bar.update(p); };
   PLUMB_TRY(service.instance, open_instance(service.source.folder, service.registry, *service.pool, instance));
   bar.finish();

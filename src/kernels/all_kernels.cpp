@@ -8,6 +8,10 @@
 #include "kernels/cuda/cuda_kernels.h"
 #endif
 
+#ifdef PLUMB_FAULTS
+#include "kernels/reference/lying.h"
+#endif
+
 namespace plumb {
 namespace {
 
@@ -26,6 +30,9 @@ Registry make_registry() {
 #ifdef PLUMB_HAVE_CUDA
   append(registry.kernels, cuda_kernels());
   for (Conversion& conversion : cuda_conversions()) registry.conversions.push_back(std::move(conversion));
+#endif
+#ifdef PLUMB_FAULTS
+  append(registry.kernels, lying_kernels());
 #endif
   return registry;
 }

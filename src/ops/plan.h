@@ -2,6 +2,7 @@
 // weights are read; afterwards a step only looks up and launches. There is no fallback at run time.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 
 namespace plumb {
 
+class OpObserver;
 using SiteId = int;
 
 // A place in the model: "layers.12.mlp.experts". The address used by plan, taps, sentinels, provenance and faults.
@@ -63,6 +65,9 @@ class Plan {
   DeviceInfo device{};
   std::string numeric_profile{};
   size_t workspace_bytes = 0;  // largest of any chosen kernel
+#ifdef PLUMB_FAULTS
+  std::shared_ptr<OpObserver> planted{};  // faults that every executor of this plan runs, in front of other observers
+#endif
 
   const Kernel& kernel(SiteId site, int64_t rows) const;
   std::string fingerprint() const;  // 16 hex digits over all that decides numbers

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/thread_pool.h"
@@ -33,6 +34,13 @@ TEST_P(ContractTest, IsKept) {
   if (!this_machine().has(contract.arch)) GTEST_SKIP() << "this machine has no " << to_string(contract.arch);
   Cases cases = make_cases(contract);
   ASSERT_FALSE(cases.empty()) << "no test case for " << to_string(contract.op);
+  if (contract.name.ends_with(".lying")) {  // in builds with planted faults
+    EXPECT_TRUE(std::any_of(
+        cases.begin(), cases.end(),
+        [this](const std::unique_ptr<OpCase>& one) { return !verify_kernel(kernel(), registry(), *one).empty(); }))
+        << contract.name << " was not found out";
+    return;
+  }
   for (const std::unique_ptr<OpCase>& one : cases) {
     EXPECT_THAT(verify_kernel(kernel(), registry(), *one), ::testing::IsEmpty())
         << contract.name << ": " << one->describe();
