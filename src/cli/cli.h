@@ -30,6 +30,8 @@ void add_logits_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_run_commands(CLI::App& app, CliContext& context, int& exit_code);  // run, chat
 void add_serve_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_golden_command(CLI::App& app, CliContext& context, int& exit_code);  // golden make
+void add_check_command(CLI::App& app, CliContext& context, int& exit_code);
+void add_replay_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_kld_command(CLI::App& app, CliContext& context, int& exit_code);
 void add_explain_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, CliContext& context, int& exit_code);

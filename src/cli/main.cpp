@@ -54,6 +54,8 @@ int run(int argc, char** argv) {
   plumb::add_run_commands(app, context, exit_code);
   plumb::add_plan_command(app, context, exit_code);
   plumb::add_logits_command(app, context, exit_code);
+  plumb::add_check_command(app, context, exit_code);
+  plumb::add_replay_command(app, context, exit_code);
   plumb::add_kld_command(app, context, exit_code);
   plumb::add_golden_command(app, context, exit_code);
   plumb::add_explain_command(app, exit_code);

@@ -40,6 +40,9 @@ CASES = [
     (["kld", "MODEL", "MODEL"], 1, "--text FILE"),
     (["kld", "MODEL", "MODEL", "--text", "/dev/null"], 1, "not one token"),
     (["kld", "MODEL", "MODEL", "--text", "/dev/null", "--mtp", "on"], 2, "--mtp on has nothing to act on"),
+    (["check", "MODEL", "--prompt", "a"], 1, "two tokens at least"),
+    (["check", "MODEL", "--mtp", "on"], 2, "--mtp on has nothing to act on"),
+    (["replay", "/dev/null", "MODEL"], 4, "/dev/null"),
     (["explain"], 0, "weight.scale"),
     (["explain", "3"], 0, "plumb check MODEL"),
     (["explain", "limits.m_max"], 0, "beyond what the kernel"),
@@ -119,6 +122,15 @@ def test_a_plan_shows_what_was_asked_and_what_is(plumb, model):
     assert flags["max_sequences"] == {"name": "max_sequences", "asked": "8", "effective": "8",
                                       "source": "flag max_running"}, flags["max_sequences"]
     assert flags["kv"]["asked"] == "fp8" and flags["kv"]["source"] == "flag", flags["kv"]
+
+
+def test_check_passes_and_writes_a_page(plumb, model):
+    with tempfile.TemporaryDirectory() as folder:
+        page = pathlib.Path(folder) / "report.html"
+        check(run(plumb, ["check", model, "--prompt", "What is 2+2?", "--sequences", "2", "--report", str(page)]), 0,
+              "passed: every op is within its bound")
+        text = page.read_text()
+        assert "<svg" in text and "http" not in text and text.rstrip().endswith("</html>"), text[:300]
 
 
 def test_a_file_in_the_sockets_place_stays(plumb, model):
