@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "serve/openai_request.h"
+#include "serve/other_requests.h"
 #include "serve/strict_json.h"
 
 #include <nlohmann/json.hpp>
@@ -68,6 +69,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto& completion = std::get<CompletionRequest>(parsed);
     check_common(completion.common);
     PLUMB_CHECK(!completion.prompts.empty(), "prompts");
+  }
+  for (const auto& equivalent : {chat_of_messages(body), chat_of_responses(body), completion_of_generate(body)}) {
+    if (const auto* error = std::get_if<ApiError>(&equivalent)) {
+      check_error(*error);
+    } else {
+      PLUMB_CHECK(parse_strict_json(std::get<EquivalentBody>(equivalent).body, 200).has_value(), "the equivalent body");
+    }
   }
   return 0;
 }

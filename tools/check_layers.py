@@ -14,6 +14,7 @@ STOREYS = [
     ["tensor"],
     ["device"],
     ["ops", "checkpoint", "comm", "text"],
+    ["grammar"],
     ["kernels/reference", "kernels/cpu", "kernels/cuda", "kernels/collective"],
     ["model"],
     ["guard"],
@@ -22,8 +23,8 @@ STOREYS = [
     ["cli"],
 ]
 STOREY = {folder: storey for storey, folders in enumerate(STOREYS) for folder in folders}
-# text works on strings: tensors and devices are none of its business.
-ONLY = {"text": {"base"}}
+# text and grammar work on strings: tensors and devices are none of their business.
+ONLY = {"text": {"base"}, "grammar": {"base", "text"}}
 # Kernels reach the program through one list; nobody includes them.
 HIDDEN = {folder for folder in STOREY if folder.startswith("kernels/")}
 # The exceptions: probe.h measures the machine and computes no op; the CUDA backend samples with the CPU's portable kernel

@@ -2,13 +2,15 @@
 # Proves and times the CUDA backend on the GPU of this machine, in one go.
 #
 # usage: tools/device_check.sh BIN [PART ...]
-# BIN: a folder with plumb, test_kernels, test_engine and plumb_cuda_bench, and the libraries they need beside them.
+# BIN: a folder with plumb, test_kernels, test_engine, test_model and plumb_cuda_bench, and the libraries they need beside them.
 # PARTS (default: all but sanitize), each with its own time limit:
 #   contracts  every CUDA kernel against its contract      engine    the engine's tests on the device
 #   goldens    goldens of the model, f32 caches            server    task accuracies through the HTTP server
 #   bench      kernels on GLM-5 shapes                      decode    decode steps of three layers of GLM-5
 #   sanitize   compute-sanitizer memcheck and racecheck over the contract tests of kernels that share memory
 # Ends with exit code 1 when a part failed; logs go to $OUT, or ./device_check.
+# Functions are called by name from the list of parts.
+# shellcheck disable=SC2317
 set -u
 bin=${1:?usage: tools/device_check.sh BIN [PART ...]}
 shift
@@ -42,23 +44,23 @@ serve() {
   local server=$! rc
   for _ in $(seq 60); do
     http /health >/dev/null && break
-    kill -0 $server 2>/dev/null || break
+    kill -0 "$server" 2>/dev/null || break
     sleep 0.5
   done
   python3 "$root/tools/accuracy/run.py" --port 18123 --format nvfp4
   rc=$?
   http /metrics | grep -E '^plumb_(steps|drafts|numerical|generated)' || true
-  kill -INT $server
-  wait $server || rc=1
-  [ $rc -eq 0 ] || tail -5 "$out/serve.log"
-  return $rc
+  kill -INT "$server"
+  wait "$server" || rc=1
+  [ "$rc" -eq 0 ] || tail -5 "$out/serve.log"
+  return "$rc"
 }
 
 decode() {
   local folder=${TMPDIR:-/tmp}/device_check_model
   "$bin/plumb" synth "$root/bench/$1" --format "$2" --no-mtp --out "$folder" >/dev/null || return 1
   for rows in 1 8 64; do
-    "$bin/plumb" bench decode "$folder" --backend cuda --kv fp8 --index-keys fp8 --rows $rows --prompt-tokens 4096 \
+    "$bin/plumb" bench decode "$folder" --backend cuda --kv fp8 --index-keys fp8 --rows "$rows" --prompt-tokens 4096 \
       --pairs 20 || return 1
   done
   rm -rf "$folder"
@@ -70,7 +72,10 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 for p in $parts; do
   case $p in
     contracts) part contracts 300 25 "$bin/test_kernels" --gtest_filter="*cuda*:SumOrder*" --gtest_brief=1 ;;
-    engine) part engine 240 25 "$bin/test_engine" --gtest_filter="*/cuda" --gtest_brief=1 ;;
+    engine)
+      part memory 60 5 "$bin/test_model" --gtest_filter="DeviceMemory.*" --gtest_brief=1
+      part engine 240 25 "$bin/test_engine" --gtest_filter="*/cuda" --gtest_brief=1
+      ;;
     goldens)
       part goldens 120 25 python3 "$root/tools/golden/check_backend.py" "$bin/plumb" --backend cuda --kv f32 \
         --index-keys f32 --activations f32

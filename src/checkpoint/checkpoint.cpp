@@ -163,6 +163,8 @@ Status Checkpoint::compare_with_index(const WeightIndex& index) {
 Result<Checkpoint> Checkpoint::from_headers(std::vector<TensorInfo> tensors) {
   Checkpoint checkpoint;
   checkpoint.shard_names_.emplace_back("(headers only)");
+  checkpoint.tensors_.reserve(tensors.size());
+  checkpoint.by_name_.reserve(tensors.size());
   for (TensorInfo& info : tensors) {
     const size_t position = checkpoint.tensors_.size();
     if (!checkpoint.by_name_.emplace(info.name, position).second) {
@@ -225,7 +227,7 @@ void Checkpoint::seal() {
 }
 
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {
-  const auto it = by_name_.find(std::string(name));
+  const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : &tensors_[it->second];
 }
 

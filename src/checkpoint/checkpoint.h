@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -53,7 +54,11 @@ class Checkpoint {
   std::vector<SafetensorsFile> files_{};
   std::vector<std::string> shard_names_{};
   std::vector<CheckpointTensor> tensors_{};
-  std::unordered_map<std::string, size_t> by_name_{};
+  struct NameHash {  // looks names up without copying them
+    using is_transparent = void;
+    size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
+  };
+  std::unordered_map<std::string, size_t, NameHash, std::equal_to<>> by_name_{};
   std::vector<std::string> warnings_{};
   uint64_t total_bytes_ = 0;
   uint64_t identity_hash_ = 0;

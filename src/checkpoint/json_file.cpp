@@ -96,7 +96,8 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t max
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not hold us up
   if (fd < 0) return io_error(path, "open");
   struct stat facts {};
-  if (::fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
+  // /dev/null and the like end at once or at the limit.
+  if (::fstat(fd, &facts) != 0 || (!S_ISREG(facts.st_mode) && !S_ISCHR(facts.st_mode))) {
     ::close(fd);
     return Error{Code::NotFound,
                  path.string() + (S_ISDIR(facts.st_mode) ? ": is a folder, not a file" : ": is not a regular file"),

@@ -2,7 +2,9 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/bench_decode.h"
+#include "cli/bench_guard.h"
 #include "cli/bench_load.h"
+#include "cli/bench_serve.h"
 #include "cli/cli.h"
 #include "cli/value_checks.h"
 #include "kernels/bench_kernels.h"
@@ -42,6 +44,23 @@ void add_decode(CLI::App& bench, CliContext& context, int& exit_code) {
   });
 }
 
+void add_guard(CLI::App& bench, CliContext& context, int& exit_code) {
+  auto options = std::make_shared<BenchGuardOptions>();
+  CLI::App* sub = bench.add_subcommand("guard", "CPU time of steps with the sentinels and without");
+  add_model_options(*sub, options->model);
+  sub->add_option("--prompt-tokens", options->context, "Tokens in the cache before each step")
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--rows", options->rows, "Sequences of a step")->check(CLI::Range(1, 64));
+  sub->add_option("--chunk", options->chunk, "Rows of each sequence in a step; more than 1 is a prompt")
+      ->check(CLI::Range(1, 512));
+  sub->add_option("--pairs", options->pairs, "Pairs of a watched and an unwatched step")->check(CLI::Range(8, 100000));
+  sub->add_flag("!--no-captures", options->captures, "As with --capture-dir off");
+  sub->add_flag("--json", options->json, "One JSON object");
+  sub->callback([options, &context, &exit_code] {
+    if (Status status = bench_guard(*options, context); !status) exit_code = report(status.error());
+  });
+}
+
 void add_load(CLI::App& bench, CliContext& context, int& exit_code) {
   auto options = std::make_shared<BenchLoadOptions>();
   CLI::App* sub = bench.add_subcommand("load", "Loading of a model that is in the page cache against copying memory");
@@ -52,6 +71,37 @@ void add_load(CLI::App& bench, CliContext& context, int& exit_code) {
   });
 }
 
+void add_serve(CLI::App& bench, int& exit_code) {
+  auto o = std::make_shared<BenchServeOptions>();
+  CLI::App* sub = bench.add_subcommand("serve", "Load on an OpenAI-compatible server, and what its clients see");
+  sub->add_option("--url", o->url, "http://HOST:PORT of any OpenAI-compatible server");
+  sub->add_option("--model", o->model, "Name to ask for; default: the first that it serves");
+  sub->add_option("--api-key", o->api_key, "Bearer token");
+  sub->add_option("--endpoint", o->endpoint, "completions or chat")->check(CLI::IsMember({"completions", "chat"}));
+  sub->add_option("--workload", o->workload, "random, shared-prefix, or trace")
+      ->check(CLI::IsMember({"random", "shared-prefix", "trace"}));
+  sub->add_option("--trace", o->trace,
+                  "JSONL: timestamp (ms), prompt | messages | input_length, output_length; its times are kept");
+  sub->add_option("--requests", o->requests, "How many are counted")->check(CLI::Range(1, 10'000'000));
+  sub->add_option("--warmup", o->warmup, "Sent before, one at a time, not counted")->check(CLI::Range(0, 10'000));
+  sub->add_option("--concurrency", o->concurrency, "Closed loop: so many at a time. Open loop: at most; 0: no limit")
+      ->check(CLI::Range(0, 100'000));
+  sub->add_option("--rate", o->rate, "Open loop: requests a second, at random times; 0: closed loop")
+      ->check(number_from(0, 1e6));
+  sub->add_option("--input-tokens", o->input_tokens, "Words of a prompt")->check(CLI::Range(1, 10'000'000));
+  sub->add_option("--output-tokens", o->output_tokens, "max_tokens of a request")->check(CLI::Range(1, 10'000'000));
+  sub->add_option("--prefix-tokens", o->prefix_tokens, "Words that all prompts of shared-prefix begin with")
+      ->check(CLI::Range(1, 10'000'000));
+  sub->add_option("--temperature", o->temperature, "0: greedy")->check(number_from(0, 2));
+  sub->add_option("--seed", o->seed, "Of prompts and times")->check(unsigned_number());
+  sub->add_flag("--no-stream", o->no_stream, "Whole answers: only E2E is known");
+  sub->add_flag("--use-eos", o->use_eos, "Let the model end its answers (no ignore_eos in the requests)");
+  sub->add_flag("--json", o->json, "One JSON object");
+  sub->callback([o, &exit_code] {
+    if (Status status = bench_serve(*o); !status) exit_code = report(status.error());
+  });
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app, CliContext& context, int& exit_code) {
@@ -59,7 +109,9 @@ void add_bench_command(CLI::App& app, CliContext& context, int& exit_code) {
   bench->require_subcommand(1);
   add_kernels(*bench, exit_code);
   add_decode(*bench, context, exit_code);
+  add_guard(*bench, context, exit_code);
   add_load(*bench, context, exit_code);
+  add_serve(*bench, exit_code);
 }
 
 }  // namespace plumb

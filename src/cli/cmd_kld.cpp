@@ -6,6 +6,7 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/model_source.h"
 #include "cli/cli.h"
+#include "cli/fault_options.h"
 #include "cli/model_options.h"
 #include "cli/token_input.h"
 #include "guard/divergence.h"
@@ -39,8 +40,10 @@ Result<std::vector<int32_t>> shared_ids(const KldCommand& command, const Tokeniz
   return ids;
 }
 
-RunnerOptions runner_options(const KldCommand& command, bool of_other) {
+// Planted faults live in the first.
+RunnerOptions runner_options(const KldCommand& command, const Registry& registry, bool of_other) {
   RunnerOptions options{.plan = command.model.plan, .threads = command.model.threads};
+  if (!of_other) options.loaded = fault_planter(command.model, registry);
   if (of_other && !command.other_backend.empty()) options.plan.backend = command.other_backend;
   if (of_other && !command.other_kv.empty()) options.plan.kv = command.other_kv;
   options.plan.mtp = "off";
@@ -102,8 +105,8 @@ Status run(KldCommand& command, const CliContext& context) {
                  "windows are of " + std::to_string(command.window) + " tokens",
                  {"--window " + std::to_string(asked)}};
   const Registry registry = make_registry();
-  PLUMB_TRY(const auto a, ModelRunner::open(source_a.folder, registry, runner_options(command, false)));
-  PLUMB_TRY(const auto b, ModelRunner::open(source_b.folder, registry, runner_options(command, true)));
+  PLUMB_TRY(const auto a, ModelRunner::open(source_a.folder, registry, runner_options(command, registry, false)));
+  PLUMB_TRY(const auto b, ModelRunner::open(source_b.folder, registry, runner_options(command, registry, true)));
   PLUMB_TRY(const Divergence all, measure_divergence(*a, *b, ids, command.window));
   if (command.json)
     print_json(command, all);

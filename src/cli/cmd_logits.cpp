@@ -12,6 +12,7 @@
 #include "checkpoint/model_source.h"
 #include "checkpoint/safetensors.h"
 #include "cli/cli.h"
+#include "cli/fault_options.h"
 #include "cli/model_options.h"
 #include "cli/token_input.h"
 #include "model/runner.h"
@@ -112,6 +113,7 @@ Status run(LogitsCommand& command, const CliContext& context) {
   LoadBar bar;
   RunnerOptions options{.plan = command.model.plan, .threads = command.model.threads};
   options.load.progress = [&bar](const LoadProgress& progress) { bar.update(progress); };
+  options.loaded = fault_planter(command.model, registry);
   options.plan.max_rows = std::min(command.chunk, static_cast<int>(ids.size()));
   options.plan.max_sequences = 1;
   if (options.plan.mtp == "on")

@@ -1,11 +1,13 @@
-// plumb plan: every kernel and flag this model would run with. Reads headers only.
+// plumb plan: every kernel and flag this model would run with, and the memory it takes. Reads headers only.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/json_file.h"
 #include "checkpoint/model_source.h"
 #include "cli/cli.h"
 #include "cli/service.h"
+#include "model/synth.h"
 
 namespace plumb {
 namespace {
@@ -15,20 +17,43 @@ struct PlanCommand {
   EngineFlags engine{};
   bool json = false;
   std::string device = "cpu";
+  std::string weights{};
 };
+
+// A model that is not here: its configuration, and the headers that a checkpoint of that format would have.
+Result<OpenedModel> imagine_model(const std::string& config, const std::string& format) {
+  std::error_code ignored;
+  std::filesystem::path path = config;
+  if (std::filesystem::is_directory(path, ignored)) path /= "config.json";
+  SynthSpec spec{.format = *synth_format_from_name(format), .experts_only = format.find("nvfp4") != std::string::npos};
+  PLUMB_TRY(spec.config_json, read_text_file(path, 16u << 20));
+  PLUMB_TRY(SynthHeaders headers, synth_headers(spec));
+  PLUMB_TRY(const nlohmann::json parsed,
+            parse_json(headers.config_json, path.string(), {.depth = 32, .bytes = 64u << 20}));
+  OpenedModel model;
+  PLUMB_TRY(model.config, parse_model_config(parsed));
+  PLUMB_TRY(model.quant, parse_quant_config(parsed, nullptr));
+  PLUMB_TRY(Checkpoint checkpoint, Checkpoint::from_headers(std::move(headers.tensors)));
+  model.checkpoint = std::make_unique<Checkpoint>(std::move(checkpoint));
+  PLUMB_TRY(model.map, map_weights(model.config, *model.checkpoint, model.quant));
+  return model;
+}
+
+Result<OpenedModel> find_model(const PlanCommand& command, const CliContext& context) {
+  if (!command.weights.empty()) return imagine_model(command.model.model, command.weights);
+  PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
+  return open_model(source.folder);
+}
 
 Status run(PlanCommand& command, const CliContext& context) {
   PLUMB_TRY_STATUS(finish_service_options(command.model, command.engine, context));
-  if (command.device != "cpu")
-    return Error{Code::Unsupported,
-                 "--device " + command.device + " cannot be honoured",
-                 "plans are made for the CPU of this machine so far",
-                 {"--device cpu"}};
-  PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
+  PLUMB_TRY(const DeviceInfo device, find_planned_device(command.device, command.model.plan));
+  PLUMB_TRY(OpenedModel model, find_model(command, context));
   const Registry registry = make_registry();
-  PLUMB_TRY(OpenedModel model, open_model(source.folder));
-  PLUMB_TRY(PlannedModel planned, plan_opened(model, registry, detect_cpu(), command.model.plan));
+  PLUMB_TRY(PlannedModel planned, plan_opened(model, registry, device, command.model.plan));
   add_engine_flags(command.model, command.engine, planned.plan);
+  if (!command.weights.empty())
+    planned.plan.notes.push_back("there is no checkpoint: headers as plumb synth writes them in " + command.weights);
   if (command.json)
     std::printf("%s\n", planned.plan.to_json().dump(1).c_str());
   else
@@ -43,8 +68,15 @@ void add_plan_command(CLI::App& app, CliContext& context, int& exit_code) {
   CLI::App* sub = app.add_subcommand("plan", "Show every kernel and flag this model would run with; loads no weights");
   add_model_options(*sub, command->model);
   add_engine_options(*sub, command->model, command->engine);
-  sub->add_flag("--json", command->json, "The whole plan as JSON, refused candidates and reasons included");
-  sub->add_option("--device", command->device, "Device to plan for: cpu");
+  sub->add_flag("--json", command->json, "The whole plan as JSON: refused candidates and reasons, contracts, memory");
+  command->model.options.push_back(sub->add_option("--device", command->device,
+                                                   "cpu, cuda, a machine that is not here (h200, h100, b200, "
+                                                   "rtx-pro-6000, rtx-5090), or a JSON file with a profile; "
+                                                   "a list has one for each rank"));
+  sub->add_option(
+         "--weights", command->weights,
+         "MODEL is a config.json alone: plan for a checkpoint of this format (bf16, fp8, fp8-ue8m0, nvfp4, ...)")
+      ->check(CLI::IsMember({"bf16", "fp8", "fp8-ue8m0", "fp8-tensor", "ct-fp8-block", "nvfp4", "ct-nvfp4"}));
   sub->callback([command, &context, &exit_code] {
     if (Status status = run(*command, context); !status) exit_code = report(status.error());
   });

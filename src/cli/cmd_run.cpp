@@ -59,12 +59,9 @@ SamplingParams sampling_of(const TextFlags& t, const GenerationConfig& g) {
 
 Result<std::vector<int32_t>> prompt_ids(const Service& service, const Json& messages, const TextFlags& t) {
   if (t.raw) return service.tokenizer->encode(messages.back()["content"].get_ref<const std::string&>());
-  if (!service.chat_template)
-    return Error{Code::NotFound, service.source.name + " has no chat template", "", {"--raw: the prompt as it is"}};
   Json kwargs{{"add_generation_prompt", true}};
   if (t.no_thinking) kwargs["enable_thinking"] = false;
-  PLUMB_TRY(const Rendered rendered, service.chat_template->render(messages, Json(), kwargs));
-  return service.tokenizer->encode(rendered.text, {.untrusted = rendered.untrusted});
+  return service.chat_ids(messages, kwargs);
 }
 
 // Streams an answer to standard output; returns its text.

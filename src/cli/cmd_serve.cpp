@@ -2,18 +2,25 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
-#include <limits>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/log.h"
 #include "cli/build_info.h"
 #include "cli/cli.h"
+#include "cli/configuration.h"
+#include "cli/crash_report.h"
+#include "cli/guard_flags.h"
+#include "cli/serve_options.h"
 #include "cli/service.h"
-#include "cli/value_checks.h"
+#include "cli/verification.h"
+#include "cli/watchdog.h"
 #include "serve/server.h"
 
 namespace plumb {
@@ -22,52 +29,11 @@ namespace {
 struct ServeCommand {
   ModelOptions model{};
   EngineFlags engine{};
-  ServerOptions server{};
-  std::string reasoning_field = "reasoning_content";
-  std::string log_format = "text";
-  std::string log_level = "info";
-  int drain_ms = 30'000;
+  GuardFlags guard{};
+  VerifyFlags verify{};
+  ServeFlags serve{};
+  std::string configuration{};  // as --print-config shows it
 };
-
-void add_server_options(CLI::App& sub, ServeCommand& c) {
-  HttpOptions& http = c.server.http;
-  sub.add_option("--host", http.host, "Address to listen on; empty: all");
-  sub.add_option("--port", http.port, "Port; 0: any free one, shown in the log");
-  sub.add_option("--unix-socket", http.unix_socket, "Also listen on this path");
-  sub.add_option("--prefix", http.prefix, "Serve every path under this prefix too")->check(url_prefix());
-  sub.add_option("--cors-origin", http.cors_origin, "Access-Control-Allow-Origin; empty: no CORS headers")
-      ->check(header_value());
-  sub.add_option("--max-connections", http.max_connections, "Open sockets")->check(CLI::Range(1, 1'000'000));
-  sub.add_option("--max-body-bytes", http.max_body_bytes, "Largest request body");
-  sub.add_option("--api-key", c.server.api_key, "Key that requests must carry; better given as PLUMB_API_KEY")
-      ->check(plain_text());
-  sub.add_option("--served-model-name", c.server.served_names, "Names clients may use; default: the model's own")
-      ->check(plain_text());
-  sub.add_flag("--accept-any-model", c.server.accept_any_model, "Serve requests that name another model");
-  sub.add_flag("--strict-fields", c.server.strict_fields, "Refuse unknown request fields");
-  sub.add_flag("--match-special-tokens", c.server.match_special_in_content,
-               "Let message text make control tokens, as Hugging Face does");
-  sub.add_option("--reasoning-field", c.reasoning_field, "Where thinking goes: reasoning_content, reasoning, both")
-      ->check(CLI::IsMember({"reasoning_content", "reasoning", "both"}));
-  sub.add_option("--drain-ms", c.drain_ms, "How long running requests may take after SIGTERM")
-      ->check(CLI::Range(0, std::numeric_limits<int>::max()));
-  sub.add_option("--log-format", c.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
-  sub.add_option("--log-level", c.log_level, "debug, info, warn, error")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error"}));
-}
-
-LogLevel level_of(const std::string& name) {
-  return name == "debug"   ? LogLevel::Debug
-         : name == "warn"  ? LogLevel::Warn
-         : name == "error" ? LogLevel::Error
-                           : LogLevel::Info;
-}
-
-ReasoningField reasoning_of(const std::string& name) {
-  return name == "both"        ? ReasoningField::Both
-         : name == "reasoning" ? ReasoningField::Reasoning
-                               : ReasoningField::ReasoningContent;
-}
 
 ModelServices services_of(const Service& s) {
   ModelServices m{.engine = s.engine.get(),
@@ -93,48 +59,119 @@ ModelServices services_of(const Service& s) {
   return m;
 }
 
-// SIGTERM and SIGINT drain; a second one ends the process at once.
-void wait_for_signal(const sigset_t& signals) {
-  int received = 0;
-  sigwait(&signals, &received);
+// SIGTERM and SIGINT: the first ends a server that loads, and drains one that serves; a second one ends the process at
+// once. A thread of its own takes them, so that loading can be ended too.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
+    std::thread([this, signals] {
+      for (int received = 0; sigwait(&signals, &received) == 0;) take();
+    }).detach();  // as is what it uses: it lives as long as the process
+  }
+
+  void serving() { serving_ = true; }
+  bool wait_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [this] { return asked_; });
+  }
+
+ private:
+  void take() {
+    const std::lock_guard lock(mutex_);
+    if (!serving_) log_info("stopped while loading");
+    if (!serving_) _exit(0);
+    if (asked_) log_warn("second signal: ending at once");
+    if (asked_) _exit(1);
+    asked_ = true;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_{};
+  std::condition_variable changed_{};
+  bool asked_ = false;
+  std::atomic<bool> serving_{false};
+};
+
+// Until a signal says to end. Meanwhile looks after the engine: a step that hangs is reported and, if it goes on, ends
+// the process, so that a supervisor starts another.
+void wait_for_signal(StopSignals& signals, const Engine& engine, const ServeFlags& flags) {
+  Watchdog watchdog(flags.stuck_exit_ms);
+  while (!signals.wait_for(std::chrono::milliseconds(250))) {
+    const Watchdog::Action action = watchdog.look(engine.alive(), Watchdog::Clock::now());
+    if (action == Watchdog::Action::Report) log_error("a step takes far longer than its size explains: not ready");
+    if (action == Watchdog::Action::Recovered) log_warn("the step has ended: ready again");
+    if (action == Watchdog::Action::Exit) {
+      log_error("the step has not ended for " + std::to_string(flags.stuck_exit_ms) + " ms more: ending the process");
+      write_crash_report("a stuck step");
+      _exit(exit_code(Code::Peer));
+    }
+  }
 }
 
-void end_at_second_signal(const sigset_t& signals) {
-  std::thread([signals] {
-    wait_for_signal(signals);
-    log_warn("second signal: ending at once");
-    _exit(1);
-  }).detach();
+// What a crash report holds besides the place and the last lines of the log.
+std::string report_facts(const ServeCommand& command, const Service& service) {
+  return version_text() + "\nmodel " + service.source.folder.string() + "\nfingerprint " + service.fingerprint() +
+         "\n\nconfiguration\n" + command.configuration + "\nplan\n" + service.model().planned.plan.to_json().dump() +
+         "\n";
+}
+
+// The server answers 503 meanwhile; a failed check ends the start.
+Status verify(const VerifyFlags& flags, const Service& service, const Forward& forward, const EngineOptions& options,
+              Server& server) {
+  if (flags.level == "off") {
+    log_warn("unverified: --verify off");
+    return Ok{};
+  }
+  server.set_state(ServerState::Verifying);
+  PLUMB_TRY(const Receipt receipt, verify_service(service, forward, options, flags));
+  server.set_verification(receipt.to_json().dump());
+  if (receipt.passed()) {
+    log_info("verified in " + std::to_string(receipt.seconds) + " s");
+    return Ok{};
+  }
+  server.set_state(ServerState::Failed);
+  return receipt.to_error();
 }
 
 Status serve(ServeCommand& command, const CliContext& context) {
-  log_setup(level_of(command.log_level), command.log_format == "json" ? LogFormat::Json : LogFormat::Text);
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts, so that all inherit it
+  ServeFlags& flags = command.serve;
+  PLUMB_TRY_STATUS(finish_serve_options(flags));
+  static StopSignals& signals = *new StopSignals;
   std::signal(SIGPIPE, SIG_IGN);
 
-  command.server.reasoning_field = reasoning_of(command.reasoning_field);
-  if (command.server.served_names.empty()) {
+  if (flags.server.served_names.empty()) {
     PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
-    command.server.served_names = {source.name};
+    flags.server.served_names = {source.name};
   }
-  Server server(command.server);
+  Server server(flags.server);
   PLUMB_TRY_STATUS(server.start());
-  log_info("listening on " + command.server.http.host + ":" + std::to_string(server.port()) + ", loading " +
+  log_info("listening on " + flags.server.http.host + ":" + std::to_string(server.port()) + ", loading " +
            command.model.model);
-  PLUMB_TRY(const std::unique_ptr<Service> service, start_service(command.model, command.engine, context));
+  PLUMB_TRY(const GuardOptions guard, guard_options(command.guard));
+  PLUMB_TRY(const std::unique_ptr<Service> service,
+            start_service(command.model, command.engine, context, guard,
+                          [&](const Service& s, const Forward& forward, const EngineOptions& options) {
+                            return verify(command.verify, s, forward, options, server);
+                          }));
   for (const std::string& note : service->model().planned.plan.notes) log_info("plan: " + note);
+  for (const Warning& warning : service->model().planned.plan.warnings)
+    log_warn("plan: " + warning.verdict + ": " + warning.text);
+  if (!flags.crash_dir.empty())
+    PLUMB_TRY_STATUS(prepare_crash_report(flags.crash_dir, report_facts(command, *service)));
   server.set_model(services_of(*service));
+  signals.serving();
   server.set_state(ServerState::Ready);
-  log_info("ready: " + command.server.served_names.front() + ", plan " + service->model().planned.plan.fingerprint() +
-           ", context " + std::to_string(service->engine->max_context()) + " tokens, not verified before ready");
-  wait_for_signal(signals);
-  end_at_second_signal(signals);
-  log_info("draining: no new requests, running ones have " + std::to_string(command.drain_ms) + " ms");
-  server.drain(command.drain_ms);
+  log_info("ready: " + flags.server.served_names.front() + ", plan " + service->model().planned.plan.fingerprint() +
+           ", context " + std::to_string(service->engine->max_context()) + " tokens, " +
+           (command.verify.level == "off" ? "unverified" : "verified (" + command.verify.level + ")"));
+  wait_for_signal(signals, *service->engine, flags);
+  log_info("draining: no new requests, running ones have " + std::to_string(flags.drain_ms) + " ms");
+  server.drain(flags.drain_ms);
   log_info("stopped");
   return Ok{};
 }
@@ -146,8 +183,11 @@ void add_serve_command(CLI::App& app, CliContext& context, int& exit_code) {
   CLI::App* sub = app.add_subcommand("serve", "Serve the model over an OpenAI-compatible HTTP interface");
   add_model_options(*sub, command->model);
   add_engine_options(*sub, command->model, command->engine);
-  add_server_options(*sub, *command);
-  sub->callback([command, &context, &exit_code] {
+  add_guard_options(*sub, command->guard);
+  add_verify_options(*sub, command->verify);
+  add_serve_options(*sub, command->serve);
+  sub->callback([sub, command, &context, &exit_code] {
+    command->configuration = configuration_text(*sub, context);
     if (Status status = serve(*command, context); !status) exit_code = report(status.error());
   });
 }

@@ -8,6 +8,7 @@ namespace {
 constexpr std::string_view kKind = "Kinds of error of a command, and exit codes";
 constexpr std::string_view kAnswer = "Codes in answers of the server";
 constexpr std::string_view kFault = "Numerical faults";
+constexpr std::string_view kCheck = "Checks before ready, in the receipt";
 constexpr std::string_view kRefusal = "Reasons why a kernel was refused, in the plan";
 
 constexpr CodeText kCodes[] = {
@@ -46,12 +47,19 @@ constexpr CodeText kCodes[] = {
     {"no_chat_template", kAnswer, "400: the checkpoint has no chat template", "use /v1/completions"},
     {"tokenizer_error", kAnswer, "the text could not be tokenised", "the message says where"},
     {"invalid_api_key", kAnswer, "401: the key is missing or wrong", "send `Authorization: Bearer KEY`"},
+    {"admin_key_required", kAnswer, "403: this path is for the administrator", "use the key of `--admin-key`"},
     {"model_not_found", kAnswer, "404: no model of that name is served", "GET /v1/models lists the names"},
     {"unknown_url", kAnswer, "404: there is nothing at this path", "see docs/api.md for what there is"},
     {"method_not_allowed", kAnswer, "405: the path is there for another method", "the `Allow` header names it"},
     {"deadline_exceeded", kAnswer, "the request took longer than its deadline", "ask for fewer tokens or more time"},
     {"queue_full", kAnswer, "429: as many requests wait as may", "try again after `Retry-After`; or a larger --queue"},
+    {"key_limit", kAnswer, "429: the key runs as many generations as its line in --api-key-file allows",
+     "try again after `Retry-After`"},
     {"unavailable", kAnswer, "503: the server is loading, verifying or draining", "try again after `Retry-After`"},
+    {"aborted", kAnswer, "409 or 503: the request was ended by /abort_request, or because the server stops",
+     "ask again if it is still wanted"},
+    {"request_not_found", kAnswer, "404: /abort_request names no request that runs", "it may have ended already"},
+    {"unhealthy", kAnswer, "503: /health_generate drew no token in time", "look at the log and at /health"},
     {"internal_error", kAnswer, "500: a bug in plumb", "please report the message"},
 
     {"numerical_fault", kFault, "500: this request's numbers went bad; the other requests went on",
@@ -62,6 +70,28 @@ constexpr CodeText kCodes[] = {
      "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
     {"drift_detected", kFault, "an op's result was finite and further from the reference than its contract allows",
      "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
+
+    {"weights", kCheck, "a scale or value of the checkpoint is not finite, not above 0, or out of its format's range",
+     "fetch the named file again; `plumb inspect MODEL` shows the tensor"},
+    {"layer_replay", kCheck, "an op of a layer is further from the reference, on the same inputs, than its bound",
+     "the report names kernels that pass: `--kernel PLACE=NAME`; `plumb check MODEL` looks at every op"},
+    {"decode_vs_prefill", kCheck, "tokens made step by step have other logits than the same tokens in one prompt",
+     "`plumb check MODEL` names the op; until then another kernel for the op that decodes"},
+    {"long_context", kCheck,
+     "beyond `index_topk` tokens selection or attention is wrong, or the two paths differ there",
+     "`plumb check MODEL` with a prompt longer than `index_topk`"},
+    {"batch_buckets", kCheck, "a row's logits depend on the batch it is in, or padding reaches it",
+     "`plumb check MODEL` decodes batches of every size and names the op"},
+    {"cache_paths", kCheck, "a prefix-cache hit, a resumed sequence or a chunked prompt gives other logits",
+     "`--no-prefix-cache` tells whether the cache is at fault; `plumb check MODEL` whether an op is"},
+    {"speculation", kCheck, "greedy text with drafts differs from the text without",
+     "`--draft-tokens 0` serves without"},
+    {"sampling", kCheck, "probabilities told are not those drawn from, a seed does not repeat, or all logits are equal",
+     "`plumb check MODEL` tries the sampler's other kernels"},
+    {"ranks", kCheck, "values that every rank must have differ between ranks", "`peer` above; compare with one rank"},
+    {"golden", kCheck, "logits are further from the golden file's than the KV format explains",
+     "`plumb kld` against the checkpoint that the golden file was made of; make it anew if the model changed"},
+    {"text", kCheck, "a prompt of verify.jsonl was not answered as expected", "the report has the answer given"},
 
     {"op", kRefusal, "the kernel computes another operation", "pin it where its op is: `--kernel PLACE=NAME`"},
     {"arch", kRefusal, "the machine lacks the instructions the kernel was built for",

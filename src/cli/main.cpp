@@ -9,6 +9,7 @@
 #include "checkpoint/mapping_guard.h"
 #include "cli/build_info.h"
 #include "cli/cli.h"
+#include "cli/configuration.h"
 
 namespace {
 
@@ -17,18 +18,6 @@ std::filesystem::path hf_home_from_environment() {
   if (const char* home = std::getenv("HOME"); home != nullptr)
     return std::filesystem::path(home) / ".cache/huggingface";
   return {};
-}
-
-// Every long option can also come from PLUMB_<OPTION>, e.g. PLUMB_MAX_CONTEXT; the command line wins.
-void name_environment_variables(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty() || option->get_name() == "--help" || option->get_name() == "--version") continue;
-    std::string name = "PLUMB_";
-    for (const char c : option->get_lnames().front())
-      name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-    option->envname(name);
-  }
-  for (CLI::App* command : app.get_subcommands({})) name_environment_variables(*command);
 }
 
 // The library only says that a subcommand is required.
@@ -47,6 +36,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", plumb::version_text());
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::simple);
+  app.option_defaults()->always_capture_default();
 
   plumb::CliContext context{.hf_home = hf_home_from_environment(), .arguments = {argv + 1, argv + argc}};
   int exit_code = 0;
@@ -54,21 +44,36 @@ int run(int argc, char** argv) {
   plumb::add_run_commands(app, context, exit_code);
   plumb::add_plan_command(app, context, exit_code);
   plumb::add_logits_command(app, context, exit_code);
+  plumb::add_check_command(app, context, exit_code);
+  plumb::add_replay_command(app, context, exit_code);
   plumb::add_kld_command(app, context, exit_code);
+  plumb::add_golden_command(app, context, exit_code);
   plumb::add_explain_command(app, exit_code);
   plumb::add_tokenize_commands(app, context, exit_code);
   plumb::add_bench_command(app, context, exit_code);
   plumb::add_inspect_command(app, context, exit_code);
   plumb::add_quantize_command(app, context, exit_code);
   plumb::add_synth_command(app, context, exit_code);
-  name_environment_variables(app);
+  plumb::add_doctor_command(app, context, exit_code);
+  plumb::add_configuration_options(app, context);
 
   if (const plumb::Status known = check_command(app, context); !known) return plumb::report(known.error());
+  if (const std::string command = context.arguments.empty() ? "" : context.arguments.front();
+      command == "serve" || command == "plan") {
+    plumb::Result<plumb::TranslatedFlags> translated = plumb::translate_foreign_flags(context.arguments);
+    if (!translated) return plumb::report(translated.error());
+    context.foreign = *std::move(translated);
+    context.arguments = context.foreign.arguments;
+  }
+  if (const plumb::Status applied = plumb::apply_configuration(app, context); !applied)
+    return plumb::report(applied.error());
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(context.arguments.rbegin(), context.arguments.rend()));
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);  // prints help, version or the complaint
-    return code == 0 ? 0 : 1;
+    if (code == 0) return 0;
+    std::fputs(plumb::sources_in(error.what(), app, context).c_str(), stderr);
+    return 1;
   }
   // What could not be written (a full disk) is no success.
   if (exit_code == 0 && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0))

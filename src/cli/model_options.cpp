@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "cli/configuration.h"
+#include "cli/fault_options.h"
 #include "cli/value_checks.h"
 
 namespace plumb {
@@ -20,15 +22,6 @@ std::string plan_name(const CLI::Option& option) {
   for (char& c : name)
     if (c == '-') c = '_';
   return name;
-}
-
-bool on_command_line(const CLI::Option& option, const CliContext& context) {
-  for (const std::string& argument : context.arguments) {
-    if (argument == "--") return false;
-    for (const std::string& name : option.get_lnames())
-      if (argument == "--" + name || argument.starts_with("--" + name + "=")) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -48,6 +41,12 @@ void add_model_options(CLI::App& command, ModelOptions& o) {
   add(command.add_flag("--deterministic", p.deterministic, "Only kernels whose bits never depend on the batch"));
   add(command.add_option("--context", p.max_context, "Longest sequence in tokens; 0: the model's, or what fits"));
   add(command.add_option("--pages", p.pages, "KV pages of 64 tokens; 0: enough for the sequences, or what fits"));
+  add(command.add_option("--tp", p.tp, "Devices that share the model by tensor parallelism")
+          ->check(CLI::Range(1, 1024)));
+  add(command.add_option("--memory-fraction", p.memory_fraction, "Share of a device's memory that may be planned"));
+  add(command.add_option(
+      "--quantization", p.quantization,
+      "What the checkpoint must be: auto, none, fp8, modelopt_fp4, modelopt_fp8, compressed-tensors"));
   add(command.add_option("--kernel", o.kernels, "Pin a kernel: OP=NAME or PLACE=NAME, repeatable"));
   add(command.add_option("--threads", o.threads, "Worker threads; 0: one a core")->check(thread_count()));
 }
@@ -62,12 +61,17 @@ Status finish_model_options(ModelOptions& o, const CliContext& context) {
                    {"--kernel linear=NAME; see plumb plan MODEL --json"}};
     o.plan.pinned.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
+  for (const TranslatedFlags::Fulfilled& f : context.foreign.fulfilled)
+    o.fulfilled.push_back({.name = f.name, .asked = f.value, .effective = f.value, .source = "flag; " + f.because});
   for (const CLI::Option* option : o.options) {
     if (option->count() == 0) continue;
     const std::string name = plan_name(*option);
-    o.plan.sources[name] = on_command_line(*option, context) ? "flag" : option->get_envname();
-    // A flag without a value has none to show.
-    o.plan.asked[name] = option->get_expected_max() == 0 ? "on" : option->results().back();
+    const auto foreign = context.foreign.origins.find(name);
+    const std::string source = source_of(*option, context);
+    const bool translated = source == "flag" && foreign != context.foreign.origins.end();
+    o.plan.sources[name] = translated ? "flag " + foreign->second : source;
+    const bool flag = option->get_expected_max() == 0;  // without a value to show
+    o.plan.asked[name] = flag ? (option->as<bool>() ? "on" : "off") : option->results().back();
   }
   return Ok{};
 }

@@ -21,10 +21,18 @@ struct ModelOptions {
   ModelPlanOptions plan{};
   std::vector<std::string> kernels{};  // place=name
   int threads = 0;                     // 0: all cores
+  std::vector<FlagLine> fulfilled{};   // of other servers, asking for what is so anyway
+#ifdef PLUMB_FAULTS
+  std::vector<std::string> faults{};  // to plant
+#endif
 
   // How an option got its value: "flag", "PLUMB_KV" or "default". Filled when the command runs.
   std::vector<CLI::Option*> options{};
 };
+
+// The device that --device and --tp name: "cpu", "cuda" or "cuda:N" of this machine, a profile of one that is not here,
+// or a JSON file with a profile; a list names one for each rank. Sets options.tp where only a list says how many.
+Result<DeviceInfo> find_planned_device(const std::string& list, ModelPlanOptions& options);
 
 // Adds `model` and the plan's options to a command.
 void add_model_options(CLI::App& command, ModelOptions& options);

@@ -2,11 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "cli/build_info.h"
+#include "cli/fault_options.h"
 
 namespace plumb {
 namespace {
@@ -41,8 +43,14 @@ Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
 }
 
 // Known before anything is read: a step has a row for each running sequence and each draft, and one for a prompt.
-Status check_steps(const EngineFlags& flags) {
+Status check_steps(const EngineFlags& flags, bool chunk_asked) {
   const int rows = flags.max_running * (1 + flags.draft_tokens);
+  if (chunk_asked && flags.chunk_tokens > flags.max_batch_tokens)
+    return Error{Code::Unsupported,
+                 "--chunk-tokens " + std::to_string(flags.chunk_tokens) + " cannot be honoured",
+                 "a step has --max-batch-tokens " + std::to_string(flags.max_batch_tokens) + " rows",
+                 {"--max-batch-tokens " + std::to_string(flags.chunk_tokens + rows),
+                  "--chunk-tokens " + std::to_string(flags.max_batch_tokens)}};
   if (flags.max_batch_tokens > rows) return Ok{};
   return Error{Code::Unsupported,
                "--max-batch-tokens " + std::to_string(flags.max_batch_tokens) + " cannot be honoured",
@@ -78,6 +86,7 @@ Status read_texts(Service& service) {
 Status load_weights(Service& service, ModelOptions& options) {
   LoadBar bar;
   InstanceOptions instance{.plan = options.plan};
+  instance.loaded = fault_planter(options, service.registry);
   instance.load.progress = [&bar](const LoadProgress& p) { bar.update(p); };
   PLUMB_TRY(service.instance, open_instance(service.source.folder, service.registry, *service.pool, instance));
   bar.finish();
@@ -85,11 +94,18 @@ Status load_weights(Service& service, ModelOptions& options) {
   return Ok{};
 }
 
-Status start_engine(Service& service, const EngineFlags& flags) {
+Status start_engine(Service& service, const EngineFlags& flags, const GuardOptions& guard,
+                    const BeforeEngine& before_engine) {
   EngineOptions options = engine_options(flags, service.model().planned.max_context);
   // Rows of the embedding beyond the tokenizer's ids are padding and must never be drawn.
   options.vocab_size = std::min(service.model().config().vocab_size, service.tokenizer->vocab_size());
-  PLUMB_TRY(service.engine, Engine::start(service.instance->forward(), options));
+  options.guard = guard;
+  options.guard.registry = &service.registry;
+  options.guard.origin = {
+      .build = build_id(), .checkpoint = service.checkpoint_id(), .plan = service.model().planned.plan.fingerprint()};
+  const Forward forward = service.instance->forward();
+  if (before_engine) PLUMB_TRY_STATUS(before_engine(service, forward, options));
+  PLUMB_TRY(service.engine, Engine::start(forward, options));
   return Ok{};
 }
 
@@ -119,10 +135,21 @@ void add_engine_flags(const ModelOptions& options, const EngineFlags& flags, Pla
                           .effective = value,
                           .source = asked ? source->second : "default"});
   };
-  add("chunk_tokens", std::to_string(flags.chunk_tokens));
+  add("chunk_tokens", std::to_string(std::min(flags.chunk_tokens, flags.max_batch_tokens)));
   add("queue", std::to_string(flags.queue_limit));
   add("draft_tokens", std::to_string(flags.draft_tokens));
   add("no_prefix_cache", flags.no_prefix_cache ? "on" : "off");
+  plan.flags.insert(plan.flags.end(), options.fulfilled.begin(), options.fulfilled.end());
+}
+
+std::string Service::checkpoint_id() const { return Hash64().add(model().opened.checkpoint->identity_hash()).hex(); }
+
+Result<std::vector<int32_t>> Service::chat_ids(const nlohmann::ordered_json& messages,
+                                               const nlohmann::ordered_json& kwargs) const {
+  if (!chat_template)
+    return Error{Code::NotFound, source.name + " has no chat template", "", {"--raw: the prompt as it is"}};
+  PLUMB_TRY(const Rendered rendered, chat_template->render(messages, nlohmann::ordered_json(), kwargs));
+  return tokenizer->encode(rendered.text, {.untrusted = rendered.untrusted});
 }
 
 std::string Service::fingerprint() const {
@@ -136,7 +163,7 @@ std::string Service::fingerprint() const {
 Status finish_service_options(ModelOptions& options, const EngineFlags& flags, const CliContext& context) {
   PLUMB_TRY_STATUS(finish_model_options(options, context));
   PLUMB_TRY_STATUS(choose_speculation(options, flags));
-  PLUMB_TRY_STATUS(check_steps(flags));
+  PLUMB_TRY_STATUS(check_steps(flags, options.plan.sources.contains("chunk_tokens")));
   ModelPlanOptions& plan = options.plan;
   for (const auto& [plan_name, flag] : {std::pair("max_rows", "max_batch_tokens"), {"max_sequences", "max_running"}}) {
     const auto given = plan.sources.find(flag);
@@ -145,11 +172,13 @@ Status finish_service_options(ModelOptions& options, const EngineFlags& flags, c
     plan.sources[plan_name] = given->second + " " + flag;
   }
   ask_plan_for(engine_options(flags, plan.max_context), plan);
+  plan.draft_tokens = flags.draft_tokens;
   return Ok{};
 }
 
 Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
-                                               const CliContext& context) {
+                                               const CliContext& context, const GuardOptions& guard,
+                                               const BeforeEngine& before_engine) {
   PLUMB_TRY_STATUS(finish_service_options(options, flags, context));
   auto service = std::make_unique<Service>();
   PLUMB_TRY(service->source, resolve_model(options.model, context.hf_home));
@@ -163,7 +192,7 @@ Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const Engi
   for (const int id : service->generation.eos_token_ids)
     if (std::find(service->eos_ids.begin(), service->eos_ids.end(), id) == service->eos_ids.end())
       service->eos_ids.push_back(id);
-  PLUMB_TRY_STATUS(start_engine(*service, flags));
+  PLUMB_TRY_STATUS(start_engine(*service, flags, guard, before_engine));
   return service;
 }
 

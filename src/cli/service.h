@@ -2,7 +2,9 @@
 // stand on.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -45,8 +47,17 @@ struct Service {
   const LoadedModel& model() const { return *instance->model; }
   // Of checkpoint, plan and build: 16 hex digits, in every answer's system_fingerprint.
   std::string fingerprint() const;
+  std::string checkpoint_id() const;
+  // Messages through the chat template, as token ids. Error (NotFound): the checkpoint has none.
+  Result<std::vector<int32_t>> chat_ids(const nlohmann::ordered_json& messages,
+                                        const nlohmann::ordered_json& kwargs) const;
 };
+// Called when all is loaded and the engine is about to start on it; an Error ends the start.
+using BeforeEngine =
+    std::function<Status(const Service& service, const Forward& forward, const EngineOptions& options)>;
+// `guard`: captures name their origin by themselves.
 Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
-                                               const CliContext& context);
+                                               const CliContext& context, const GuardOptions& guard = {},
+                                               const BeforeEngine& before_engine = {});
 
 }  // namespace plumb

@@ -1,9 +1,9 @@
 #include "device/isa.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <thread>
+
+#include "device/host_limits.h"
 
 namespace plumb {
 
@@ -31,10 +31,16 @@ std::string to_string(Isa isa) {
 
 bool DeviceInfo::has(Isa isa) const { return std::find(isas.begin(), isas.end(), isa) != isas.end(); }
 
+bool DeviceInfo::is_gpu() const {
+  return shared_bytes > 0 || std::any_of(isas.begin(), isas.end(), [](Isa isa) { return isa > Isa::Avx512Bf16; });
+}
+
 DeviceInfo detect_cpu(Isa ceiling) {
   DeviceInfo info{.name = "cpu", .isas = {Isa::Generic}};
   info.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  info.memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const HostLimits limits = read_host_limits();
+  info.memory_bytes = limits.usable;
+  info.memory_bound = limits.bound;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");

@@ -23,8 +23,11 @@ struct DeviceInfo {
   std::string name{};       // "cpu", "NVIDIA H200", ...
   std::vector<Isa> isas{};  // what it can run
   int64_t memory_bytes = 0;
+  std::string memory_bound{};  // what sets that: "physical memory", "cgroup memory.max of ...", "the card"
+  int64_t shared_bytes = 0;    // shared memory of one block; 0 on a CPU
   int cores = 1;
   bool has(Isa isa) const;
+  bool is_gpu() const;
 };
 
 // This machine's CPU. `ceiling` hides what lies above it (tests, and --isa).

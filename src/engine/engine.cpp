@@ -16,6 +16,9 @@ int64_t now_us() {
       .count();
 }
 
+constexpr int kLikelyAnswerTokens = 1024;      // of a request's cost for its client, when it allows for more
+constexpr int64_t kFirstStepUs = 120'000'000;  // for a step before any has been timed
+
 StepSizes step_sizes(const EngineOptions& options, int context, int page_tokens) {
   return {.rows = options.max_batch_tokens,
           .logit_rows = logit_rows(options),
@@ -49,10 +52,12 @@ Engine::Engine(const Forward& forward, EngineOptions options)
       options_(std::move(options)),
       max_context_(effective_context(options_, forward)),
       inbox_(static_cast<size_t>(options_.max_running + options_.queue_limit)),
-      pool_(forward.cache.pages()),
+      clock_(options_.stuck_step_ms * 1000, kFirstStepUs),
+      pool_(usable_pages(options_, forward)),
       cache_(pool_, forward.cache.geometry().page_tokens, options_.draft_tokens > 0),
       builder_(step_sizes(options_, max_context_, forward.cache.geometry().page_tokens)),
-      sampler_(forward_.executor, forward_.sites.sample, options_.vocab_size, builder_.sizes().logit_rows) {
+      sampler_(forward_.executor, forward_.sites.sample, options_.vocab_size, builder_.sizes().logit_rows),
+      guard_(forward_.executor, options_.guard, builder_.sizes().rows) {
   limits_ = {.max_running = options_.max_running,
              .max_batch_tokens = options_.max_batch_tokens,
              .chunk_tokens = options_.chunk_tokens,
@@ -70,6 +75,7 @@ Engine::Engine(const Forward& forward, EngineOptions options)
   batch_.items.reserve(running);
   batch_.preempted.reserve(running);
   batch_.admitted.reserve(running);
+  batch_.prompts.reserve(running);
   results_.reserve(running);
   counts_.pages_total = pool_.total();
   publish();
@@ -119,10 +125,11 @@ EngineStats Engine::stats() const {
           .drafts_proposed = s.drafts_proposed,
           .drafts_accepted = s.drafts_accepted,
           .step_seconds = s.step_seconds,
-          .op_seconds = s.op_seconds};
+          .op_seconds = s.op_seconds,
+          .guard = guard_.stats()};
 }
 
-bool Engine::alive() const { return idle_ || now_us() - last_progress_us_ < options_.stall_timeout_ms * 1000; }
+bool Engine::alive() const { return !clock_.overdue(now_us()); }
 
 void Engine::drain(int64_t timeout_ms) {
   draining_ = true;
@@ -137,20 +144,17 @@ void Engine::loop() {
   while (true) {
     if (sequences_.empty()) {
       if (stop_ && unfinished_ == 0) return;
-      idle_ = true;
       inbox_.wait_pop_all(arrivals_, std::chrono::seconds(1));
-      last_progress_us_ = now_us();
-      idle_ = false;
     } else {
       inbox_.pop_all(arrivals_);
     }
     ++round_;
     take_arrivals();
     drop_unwanted();
+    end_drifted();
     if (!sequences_.empty()) step();
     publish();
     wake_streams();
-    last_progress_us_ = now_us();
   }
 }
 
@@ -162,12 +166,14 @@ void Engine::take_arrivals() {
     s.request = std::move(submission.request);
     s.stream = std::move(submission.stream);
     s.prompt_tokens = static_cast<int>(s.request.prompt_ids.size());
+    s.turn = turns_.place(s.request.client, s.prompt_tokens + std::min(s.request.max_tokens, kLikelyAnswerTokens));
     s.usage.prompt_tokens = s.prompt_tokens;
     s.tokens.reserve(static_cast<size_t>(s.prompt_tokens) + static_cast<size_t>(s.request.max_tokens));
     s.tokens = s.request.prompt_ids;
     s.pages.reserve(static_cast<size_t>(pages_for(s.prompt_tokens + s.request.max_tokens, limits_.page_tokens)));
     s.adjustments.init(s.request.sampling, s.request.prompt_ids, s.request.max_tokens, forward_.config.vocab_size);
     s.request.prompt_ids = {};  // `tokens` has them
+    if (s.request.grammar) s.cursor = std::make_unique<grammar::Cursor>(s.request.grammar);
     if (s.request.prompt_logprobs >= 0) s.stream->prompt_logprobs.reserve(static_cast<size_t>(s.prompt_tokens));
     sequences_.push_back(std::move(sequence));
     insert_sorted(queues_.waiting, &s);
@@ -201,7 +207,11 @@ void Engine::step() {
   schedule(queues_, cache_, limits_, batch_);
   account_schedule();
   if (batch_.items.empty()) return;
+  double work = 0;
+  for (const BatchItem& item : batch_.items) work += item.count * StepClock::work_of_row(item.begin + item.count);
+  clock_.begin(started, work);
   const StepInput& input = builder_.build(batch_.items);
+  guard_.begin_step(counts_.steps + 1, batch_.rows, [this](int row) { return owner_of(row); });
   const StepOutput output = forward(forward_, input);
   ++counts_.steps;
   if (options_.observer) {
@@ -211,14 +221,19 @@ void Engine::step() {
   const Tensor finite = forward_.executor.to_host(output.finite, finite_rows_);
   results_.clear();
   for (const BatchItem& item : batch_.items) results_.push_back(settle(item, finite));
-  if (drafter_) drafter_->run(builder_, batch_.items, results_, output, sampler_);
+  if (drafter_) {
+    drafter_->run(builder_, batch_.items, results_, output, sampler_);
+    record_draft_faults();
+  }
   for (const BatchItem& item : batch_.items) end_settled(item);
   wipe_quarantine();
   if (options_.check_invariants) {
     const std::string broken = broken_invariant(queues_, cache_, limits_);
     PLUMB_CHECK(broken.empty(), broken);
   }
-  counts_.step_seconds += static_cast<double>(now_us() - started) * 1e-6;
+  const int64_t ended = now_us();
+  clock_.end(ended);
+  counts_.step_seconds += static_cast<double>(ended - started) * 1e-6;
   counts_.op_seconds += static_cast<double>(forward_.executor.kernel_ns() - op_ns) * 1e-9;
 }
 
@@ -226,6 +241,7 @@ void Engine::account_schedule() {
   counts_.preemptions += batch_.preempted.size();
   for (Sequence* s : batch_.preempted) builder_.free_slot(*s);
   for (Sequence* s : batch_.admitted) {
+    turns_.began(s->turn);
     if (s->admitted_before) continue;
     s->admitted_before = true;
     s->usage.cached_tokens = s->computed;
@@ -275,16 +291,20 @@ ItemResult Engine::settle(const BatchItem& item, const Tensor& finite) {
 // False: the row is poisoned, and the sequence ends.
 bool Engine::settle_row(const BatchItem& item, int row, bool finite) {
   Sequence& s = *item.sequence;
-  if (!finite) {
-    record_fault(item, row, "hidden state");
+  const int position = item.begin + row;
+  if (const RowFault* fault = guard_.fault(item.first_row + row)) {
+    record_fault(s, *fault, position);
     return false;
   }
   const SampleOut* drawn = row < item.first_logit ? nullptr : &sampler_.out(item.output_row + row - item.first_logit);
   if (drawn != nullptr && drawn->poisoned) {
-    record_fault(item, row, "logits");
+    record_fault(s, unseen_fault(forward_.sites.sample, item.first_row + row, "logits"), position);
     return false;
   }
-  const int position = item.begin + row;
+  if (!finite) {
+    record_fault(s, unseen_fault(forward_.sites.final_norm, item.first_row + row, "y"), position);
+    return false;
+  }
   s.computed = position + 1;
   if (drawn == nullptr) return true;
   if (position + 1 < s.known()) {
@@ -310,7 +330,9 @@ void Engine::accept_token(Sequence& s, const SampleOut& drawn) {
     event.logprob = floored(drawn.id, drawn.logprob);
     event.top = best_of(drawn, s.request.sampling.logprobs);
   }
-  if (s.generated() >= s.request.max_tokens) {
+  if (s.cursor && !follow_grammar(s, drawn.id, event)) {
+    s.ending = std::move(event);
+  } else if (s.generated() >= s.request.max_tokens) {
     event.finish = FinishReason::Length;
     s.ending = std::move(event);
   } else {
@@ -318,23 +340,26 @@ void Engine::accept_token(Sequence& s, const SampleOut& drawn) {
   }
 }
 
+// Moves on in the grammar; false when the text ends here: nothing can follow, and `event` says how that is.
+bool Engine::follow_grammar(Sequence& s, int32_t id, TokenEvent& event) {
+  const bool taken = s.cursor->accept(id);
+  const grammar::Cursor::Next next = s.cursor->next({}, sampler_.grammar_scratch());
+  if (taken && next.possible) return true;
+  event.finish = taken && next.may_end ? FinishReason::Stop : FinishReason::Error;
+  if (event.finish == FinishReason::Error) {
+    event.error = Error{Code::Unsupported,
+                        "the text cannot go on under the constraint of the request",
+                        "no token of the vocabulary continues it, or the constraint is too ambiguous to tell in time",
+                        {}};
+  }
+  return false;
+}
+
 void Engine::score_prompt(Sequence& s, const SampleOut& scored, int32_t id) {
   ++s.prompt_logprobs_done;
   const float logprob = scored.id == id ? scored.logprob : -9999.0f;  // an id that is never drawn
   s.stream->prompt_logprobs.push_back(
       {.token = floored(id, logprob), .top = best_of(scored, s.request.prompt_logprobs)});
-}
-
-void Engine::record_fault(const BatchItem& item, int row, const char* what) {
-  Sequence& s = *item.sequence;
-  ++counts_.numerical_faults;
-  const std::string place = "step " + std::to_string(counts_.steps) + ", row " + std::to_string(item.first_row + row) +
-                            ", position " + std::to_string(item.begin + row);
-  s.poisoned = true;
-  s.ending = {.finish = FinishReason::Error,
-              .error = Error{Code::Internal, "numerical fault: the " + std::string(what) + " is not finite", place, {}},
-              .incident_id = "step" + std::to_string(counts_.steps) + "-row" + std::to_string(item.first_row + row)};
-  log_error("numerical fault in " + std::string(what) + " of request " + s.request.request_id + ": " + place);
 }
 
 // Full pages whose rows are all computed and clean. With an MTP layer this comes after its pass, which has filled their
@@ -374,22 +399,6 @@ void Engine::finish(Sequence& s, TokenEvent last) {
   std::swap(*owner, sequences_.back());
   sequences_.pop_back();
   ++ended_;
-}
-
-void Engine::wipe_quarantine() {
-  if (pool_.quarantined().empty()) return;
-  const int layers = forward_.config.num_hidden_layers + (drafter_ ? 1 : 0);
-  const auto clear = [&](std::byte* pages, int32_t page, int64_t bytes) {
-    forward_.executor.memory().clear(pages + page * bytes, static_cast<size_t>(bytes), forward_.executor.stream());
-  };
-  for (int layer = 0; layer < layers; ++layer) {
-    const KvView view = forward_.cache.view(layer);
-    for (const int32_t page : pool_.quarantined()) {
-      clear(view.latent, page, view.geometry.latent_page_bytes());
-      if (view.index_keys != nullptr) clear(view.index_keys, page, view.geometry.index_page_bytes());
-    }
-  }
-  pool_.readmit_all();
 }
 
 void Engine::push(Sequence& s, TokenEvent event) {

@@ -10,12 +10,15 @@
 #include "base/queue.h"
 #include "engine/engine_api.h"
 #include "engine/engine_options.h"
+#include "engine/fair_share.h"
 #include "engine/page_pool.h"
 #include "engine/prefix_tree.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/speculation.h"
 #include "engine/step.h"
+#include "engine/step_clock.h"
+#include "guard/guard.h"
 #include "model/model.h"
 
 namespace plumb {
@@ -59,8 +62,14 @@ class Engine final : public EngineApi {
   ItemResult settle(const BatchItem& item, const Tensor& finite);
   bool settle_row(const BatchItem& item, int row, bool finite);
   void accept_token(Sequence& sequence, const SampleOut& drawn);
+  bool follow_grammar(Sequence& sequence, int32_t id, TokenEvent& event);
   void score_prompt(Sequence& sequence, const SampleOut& scored, int32_t id);
-  void record_fault(const BatchItem& item, int row, const char* what);
+  RowOwner owner_of(int row) const;
+  RowFault unseen_fault(SiteId site, int row, const char* tensor) const;
+  void record_fault(Sequence& sequence, const RowFault& fault, int position);
+  void end_faulty(Sequence& sequence, Incident incident);
+  void record_draft_faults();
+  void end_drifted();
   void share_pages(Sequence& sequence);
   void end_settled(const BatchItem& item);
   void wipe_quarantine();
@@ -78,8 +87,7 @@ class Engine final : public EngineApi {
   BoundedQueue<Submission> inbox_;
   std::atomic<int64_t> unfinished_{0};  // accepted requests without a terminal answer
   std::atomic<bool> draining_{false}, abort_all_{false}, stop_{false};
-  std::atomic<bool> idle_{true};
-  std::atomic<int64_t> last_progress_us_{0};
+  StepClock clock_;
   SharedStats shared_{};
 
   // The engine thread's own.
@@ -88,6 +96,7 @@ class Engine final : public EngineApi {
   StepBuilder builder_;
   Sampler sampler_;
   std::unique_ptr<Drafter> drafter_{};
+  Guard guard_;
   SequenceQueues queues_{};
   std::vector<std::unique_ptr<Sequence>> sequences_{};
   std::vector<Submission> arrivals_{};
@@ -96,6 +105,7 @@ class Engine final : public EngineApi {
   std::vector<ItemResult> results_{};
   std::vector<std::byte> finite_rows_{};  // StepOutput::finite, where it had to be copied
   EngineStats counts_{};
+  FairShare turns_{};
   uint64_t next_arrival_ = 0;
   uint64_t round_ = 0;  // of the loop
   int64_t ended_ = 0;   // requests answered in this round

@@ -14,8 +14,14 @@
 
 #include "base/result.h"
 #include "engine/sampling.h"
+#include "guard/guard_stats.h"
+#include "guard/incident.h"
 
 namespace plumb {
+
+namespace grammar {
+class Grammar;
+}
 
 enum class FinishReason : uint8_t { None, Stop, Length, Abort, Error };
 
@@ -30,9 +36,9 @@ struct TokenEvent {
   TokenLogprob logprob{};           // valid when SamplingParams::logprobs >= 0
   std::vector<TokenLogprob> top{};  // best first
   FinishReason finish = FinishReason::None;
-  int32_t stop_id = -1;          // the stop token that ended it; it is not sent as `id`
-  std::optional<Error> error{};  // FinishReason::Error
-  std::string incident_id{};     // numerical faults
+  int32_t stop_id = -1;                        // the stop token that ended it; it is not sent as `id`
+  std::optional<Error> error{};                // FinishReason::Error
+  std::shared_ptr<const Incident> incident{};  // numerical faults
 };
 
 // Per prompt position (from the second on), when asked for.
@@ -53,13 +59,15 @@ struct GenerateRequest {
   std::string request_id{};
   std::vector<int32_t> prompt_ids{};
   SamplingParams sampling{};
-  int max_tokens = 0;               // > 0; prompt + max_tokens fits the window (checked by the caller)
-  int min_tokens = 0;               // stop ids are masked before that many tokens
-  std::vector<int32_t> stop_ids{};  // end the text; already holds the model's eos ids unless ignore_eos
-  int prompt_logprobs = -1;         // as SamplingParams::logprobs, for the prompt
-  std::string cache_salt{};         // prefixes are shared inside one salt only
-  int priority = 0;                 // lower runs first
-  int64_t deadline_us = 0;          // steady-clock microseconds; 0: none
+  int max_tokens = 0;                           // > 0; prompt + max_tokens fits the window (checked by the caller)
+  int min_tokens = 0;                           // stop ids are masked before that many tokens
+  std::vector<int32_t> stop_ids{};              // end the text; already holds the model's eos ids unless ignore_eos
+  int prompt_logprobs = -1;                     // as SamplingParams::logprobs, for the prompt
+  std::shared_ptr<grammar::Grammar> grammar{};  // what the text must be; null: anything
+  std::string cache_salt{};                     // prefixes are shared inside one salt only
+  std::string client{};                         // those of one client share a turn with others' ("" is one too)
+  int priority = 0;                             // lower runs first
+  int64_t deadline_us = 0;                      // steady-clock microseconds; 0: none
 };
 
 // Engine -> one request. Single producer (the engine thread), single consumer. The bound is the request's own
@@ -104,6 +112,7 @@ struct EngineStats {
   uint64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, cached_tokens = 0, preemptions = 0, aborts = 0,
            numerical_faults = 0, drafts_proposed = 0, drafts_accepted = 0;
   double step_seconds = 0, op_seconds = 0;  // sums
+  GuardStats guard{};
 };
 
 class EngineApi {

@@ -66,8 +66,12 @@ Status check_options(const EngineOptions& options, const Forward& forward) {
   return {};
 }
 
+int64_t usable_pages(const EngineOptions& options, const Forward& forward) {
+  return options.page_limit > 0 ? std::min(options.page_limit, forward.cache.pages()) : forward.cache.pages();
+}
+
 int effective_context(const EngineOptions& options, const Forward& forward) {
-  const int64_t cache_tokens = forward.cache.pages() * forward.cache.geometry().page_tokens;
+  const int64_t cache_tokens = usable_pages(options, forward) * forward.cache.geometry().page_tokens;
   int64_t most = std::min<int64_t>(forward.config.max_position_embeddings, cache_tokens);
   most = std::min<int64_t>(most, forward.buffers.limits.context);
   return static_cast<int>(options.max_context > 0 ? std::min<int64_t>(options.max_context, most) : most);

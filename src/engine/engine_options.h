@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "engine/engine_api.h"
+#include "guard/guard.h"
 #include "model/model.h"
 #include "model/model_plan.h"
 
@@ -19,11 +20,13 @@ struct EngineOptions {
   int max_batch_tokens = 1024;  // rows of one step
   int chunk_tokens = 512;       // prompt rows of one sequence in a step
   int max_context = 0;          // tokens of one sequence; 0: what the model and the cache allow
+  int64_t page_limit = 0;       // pages of the cache that this engine uses; 0: all
   int queue_limit = 4096;       // requests that may wait beside the running ones
   bool prefix_cache = true;
-  int draft_tokens = 0;                // speculation with the MTP layer: 0 (off) ... 3 tokens a round
-  int vocab_size = 0;                  // ids from here on are never drawn; 0: the model's vocab_size
-  int64_t stall_timeout_ms = 120'000;  // a step longer than this counts as a dead engine
+  int draft_tokens = 0;           // speculation with the MTP layer: 0 (off) ... 3 tokens a round
+  int vocab_size = 0;             // ids from here on are never drawn; 0: the model's vocab_size
+  int64_t stuck_step_ms = 5'000;  // no step counts as stuck earlier, however short it should be
+  GuardOptions guard{};
   // The list of INVARIANTS.md is checked after each step.
 #ifdef NDEBUG
   bool check_invariants = false;
@@ -39,6 +42,7 @@ struct EngineOptions {
 void ask_plan_for(const EngineOptions& options, ModelPlanOptions& plan);
 // Asked against what the model, the cache and the other options allow.
 Status check_options(const EngineOptions& options, const Forward& forward);
+int64_t usable_pages(const EngineOptions& options, const Forward& forward);
 // Tokens of one sequence: the smallest of option, plan, model and cache.
 int effective_context(const EngineOptions& options, const Forward& forward);
 // A request the engine can't run, whatever else it has to do: "one too large for the cache is refused".

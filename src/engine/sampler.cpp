@@ -16,6 +16,8 @@ Sampler::Sampler(Executor& executor, SiteId site, int vocab, int max_rows)
     : executor_(executor), site_(site), vocab_(vocab) {
   rows_.reserve(static_cast<size_t>(max_rows));
   out_.resize(static_cast<size_t>(max_rows));
+  words_ = (static_cast<size_t>(vocab) + 31) / 32;
+  masks_.resize(words_ * static_cast<size_t>(max_rows));
 }
 
 void Sampler::add_draw(const Sequence& sequence, int ahead) {
@@ -33,6 +35,21 @@ void Sampler::add_draw(const Sequence& sequence, int ahead) {
                    .adjust_add = sequence.adjustments.terms(),
                    .forbidden = too_early ? std::span<const int32_t>(request.stop_ids) : std::span<const int32_t>(),
                    .logprobs = sampling.logprobs});
+  if (sequence.cursor) constrain(sequence, ahead, rows_.back());
+}
+
+// A row after a draft that the grammar does not allow needs no mask: the row before cannot draw that draft.
+void Sampler::constrain(const Sequence& sequence, int ahead, SampleRow& row) {
+  const std::span mask = std::span(masks_).subspan((rows_.size() - 1) * words_, words_);
+  const std::span drafts(sequence.drafts.data(), static_cast<size_t>(ahead));
+  const grammar::Cursor::Next next = sequence.cursor->next(drafts, mask);
+  if (!next.reached) return;
+  if (next.may_end) {
+    for (const int32_t id : sequence.request.stop_ids) {
+      if (id >= 0 && id < vocab_) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    }
+  }
+  row.allowed = mask;
 }
 
 void Sampler::add_score(const Sequence& sequence, int position) {

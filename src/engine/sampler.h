@@ -22,12 +22,18 @@ class Sampler {
   void add_greedy();
   // One op over all rows added; `logits` has one row for each.
   void run(const Tensor& logits);
+  // Words of a mask for whoever needs one in passing.
+  std::span<uint32_t> grammar_scratch() { return std::span(masks_).first(words_); }
   const SampleOut& out(int row) const { return out_[static_cast<size_t>(row)]; }
 
  private:
+  void constrain(const Sequence& sequence, int ahead, SampleRow& row);
+
   Executor& executor_;
   SiteId site_ = -1;
   int vocab_ = 0;
+  size_t words_ = 0;               // of the mask of one row
+  std::vector<uint32_t> masks_{};  // [rows, words]: ids that the grammars allow
   std::vector<SampleRow> rows_{};
   std::vector<SampleOut> out_{};
 };

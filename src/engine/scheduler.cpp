@@ -50,8 +50,14 @@ void add_decodes(Pass& pass) {
   }
 }
 
-void add_prefill(Pass& pass, Sequence& s) {
-  int count = std::min({s.uncomputed(), pass.limits.chunk_tokens, pass.rows_left()});
+// What a prompt may count on in a step, when there are rows for it.
+int share_of(const Pass& pass, const Sequence& s) {
+  const int share = std::max(pass.limits.chunk_tokens / 4, 1);
+  return std::min(s.uncomputed(), share);
+}
+
+void add_prefill(Pass& pass, Sequence& s, int rows) {
+  int count = std::min({s.uncomputed(), pass.limits.chunk_tokens, rows});
   int first_logit = count;
   if (s.scores_prompt()) {
     // Rows that were scored before a preemption need no logits again, but the budget is kept simple: it counts them.
@@ -87,19 +93,37 @@ bool admit(Pass& pass, Sequence& s) {
   return true;
 }
 
+// Rows that the prompts before `s` count on.
+int rows_before(const Pass& pass, const Sequence& s) {
+  int rows = 0;
+  for (const Sequence* prompt : pass.batch.prompts)
+    if (runs_before(*prompt, s)) rows += share_of(pass, *prompt);
+  return rows;
+}
+
 void admit_waiting(Pass& pass) {
   std::vector<Sequence*>& waiting = pass.queues.waiting;
   size_t taken = 0;
-  while (taken < waiting.size() && static_cast<int>(pass.queues.running.size()) < pass.limits.max_running &&
-         pass.rows_left() > 0) {
+  while (taken < waiting.size() && static_cast<int>(pass.queues.running.size()) < pass.limits.max_running) {
     Sequence* s = waiting[taken];
-    if (!admit(pass, *s)) break;
+    if (rows_before(pass, *s) >= pass.rows_left() || !admit(pass, *s)) break;
     ++taken;
     insert_sorted(pass.queues.running, s);
+    insert_sorted(pass.batch.prompts, s);
     pass.batch.admitted.push_back(s);
-    add_prefill(pass, *s);
   }
   waiting.erase(waiting.begin(), waiting.begin() + static_cast<ptrdiff_t>(taken));
+}
+
+void add_prompts(Pass& pass) {
+  int spare = pass.rows_left();  // beyond the shares
+  for (const Sequence* s : pass.batch.prompts) spare -= share_of(pass, *s);
+  for (Sequence* s : pass.batch.prompts) {
+    const int share = std::min(share_of(pass, *s), pass.rows_left());
+    const int more = std::clamp(spare, 0, std::min(s->uncomputed(), pass.limits.chunk_tokens) - share);
+    spare -= more;
+    add_prefill(pass, *s, std::min(share + more, pass.rows_left()));
+  }
 }
 
 }  // namespace
@@ -124,15 +148,16 @@ void schedule(SequenceQueues& queues, PrefixTree& cache, const SchedulerLimits& 
   batch.items.clear();
   batch.preempted.clear();
   batch.admitted.clear();
+  batch.prompts.clear();
   batch.rows = 0;
   batch.prompt_logit_rows = 0;
   Pass pass{.queues = queues, .cache = cache, .limits = limits, .batch = batch};
   add_decodes(pass);
-  for (Sequence* s : queues.running) {
-    if (!s->decoding() && pass.rows_left() > 0) add_prefill(pass, *s);
-  }
+  for (Sequence* s : queues.running)
+    if (!s->decoding()) batch.prompts.push_back(s);
   // After a preemption there is no page to spare for newcomers.
   if (batch.preempted.empty()) admit_waiting(pass);
+  add_prompts(pass);
 }
 
 }  // namespace plumb

@@ -1,7 +1,9 @@
 // What the next step computes. A pure function of the sequences, the pages and the limits: no clock, no I/O.
 //
-// Policy: decodes first, so running streams never stall; prompt chunks fill the rest of the row budget, oldest first;
-// then waiting sequences are admitted in order, and the first that does not fit ends the pass: nobody is overtaken.
+// Policy: decodes first, so running streams never stall. Prompts share the rest of the row budget in the queue's order:
+// first each gets a small share, so that long ones leave room for short ones, then they divide what is left. Waiting
+// sequences are admitted in order while a share is left for them, and the first that does not fit ends the pass: nobody
+// is overtaken.
 // Whoever is admitted gets the pages of all its known tokens at once, so a prompt never stops half-way for want of
 // pages. A decode that finds no page preempts the newest sequence, perhaps itself; the oldest always gets on.
 #pragma once
@@ -38,6 +40,7 @@ struct Batch {
   std::vector<BatchItem> items{};
   std::vector<Sequence*> preempted{};  // of this call; they wait again
   std::vector<Sequence*> admitted{};   // of this call
+  std::vector<Sequence*> prompts{};    // those with a prompt to compute, in order
   int rows = 0;
   int prompt_logit_rows = 0;
 };

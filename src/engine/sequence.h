@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "engine/adjustments.h"
 #include "engine/engine_api.h"
+#include "grammar/grammar.h"
 
 namespace plumb {
 
@@ -16,10 +18,12 @@ inline constexpr int kMaxDraftTokens = 3;
 
 struct Sequence {
   uint64_t arrival = 0;  // unique; smaller is older
+  int64_t turn = 0;      // where fair queueing over clients has put it
   GenerateRequest request{};
   std::shared_ptr<TokenStream> stream{};
   StreamUsage usage{};
   Adjustments adjustments{};
+  std::unique_ptr<grammar::Cursor> cursor{};  // where the text stands in the request's grammar, if it has one
 
   std::vector<int32_t> tokens{};  // prompt, then what was generated
   int prompt_tokens = 0;
@@ -48,9 +52,9 @@ struct Sequence {
   bool scores_prompt() const { return request.prompt_logprobs >= 0 && prompt_logprobs_done < prompt_tokens - 1; }
 };
 
-// Who runs first: lower priority values, then arrival.
+// Who runs first: lower priority values, then the client's turn, then arrival.
 inline bool runs_before(const Sequence& a, const Sequence& b) {
-  return a.request.priority != b.request.priority ? a.request.priority < b.request.priority : a.arrival < b.arrival;
+  return std::tuple(a.request.priority, a.turn, a.arrival) < std::tuple(b.request.priority, b.turn, b.arrival);
 }
 
 }  // namespace plumb

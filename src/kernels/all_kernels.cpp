@@ -1,11 +1,16 @@
-// Every kernel of this build, in one list.
+// Every kernel of this build, in one list; of the CUDA kernels at least the contracts.
 #include "kernels/cpu/op_kernels.h"
 #include "kernels/cpu/strip16_kernels.h"
+#include "kernels/cuda/contracts/contracts.h"
 #include "kernels/reference/reference.h"
 #include "ops/kernel.h"
 
 #ifdef PLUMB_HAVE_CUDA
 #include "kernels/cuda/cuda_kernels.h"
+#endif
+
+#ifdef PLUMB_FAULTS
+#include "kernels/reference/lying.h"
 #endif
 
 namespace plumb {
@@ -23,9 +28,14 @@ Registry make_registry() {
   append(registry.kernels, cpu_strip_kernels());
   append(registry.kernels, cpu_op_kernels());
   registry.conversions = cpu_conversions();
+  for (Conversion& conversion : cuda_conversions()) registry.conversions.push_back(std::move(conversion));
 #ifdef PLUMB_HAVE_CUDA
   append(registry.kernels, cuda_kernels());
-  for (Conversion& conversion : cuda_conversions()) registry.conversions.push_back(std::move(conversion));
+#else
+  append(registry.kernels, cuda_contracts());
+#endif
+#ifdef PLUMB_FAULTS
+  append(registry.kernels, lying_kernels());
 #endif
   return registry;
 }

@@ -29,7 +29,7 @@ void choose_shape(Forward& f, const StepInput& step, StepShape shape) {
   shape.columns = longest > f.config.index_topk ? longest : 0;
   b.shape = shape;
   b.recordable = false;
-  if (b.memory.record == nullptr || f.executor.tapped() || shape.rows > kMostRecordedRows || shape.rows == 0) return;
+  if (b.memory.record == nullptr || f.executor.watched() || shape.rows > kMostRecordedRows || shape.rows == 0) return;
   shape.rows = padded(shape.rows, b.limits.rows);
   if (shape.logit_rows > 0) shape.logit_rows = padded(shape.logit_rows, b.limits.logit_rows);
   if (shape.columns > 0) shape.columns = padded(shape.columns, b.limits.context);
@@ -77,6 +77,7 @@ void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
   choose_shape(f, step, shape);
   // The copy of the step before may still be reading the arrays that are written here.
   b.memory.synchronise(f.executor.stream());
+  f.executor.begin_pass(step.paging);
   const size_t half = b.inv_freq.size();
   for (int row = 0; row < b.shape.rows; ++row) {
     const bool padding = row >= step.paging.rows || step.paging.sequence[row] < 0;
@@ -147,11 +148,13 @@ void compute_logits(Forward& f, const Tensor& hidden) {
   const int64_t count = b.shape.logit_rows;
   if (count == 0) return;
   f.executor.run(f.sites.gather, count,
-                 GatherRowsArgs{.x = hidden, .rows = b.step.logit_rows, .y = b.gathered.head(count)});
+                 GatherRowsArgs{.x = hidden, .rows = b.step.logit_rows, .y = b.gathered.head(count)},
+                 {.map = b.host_step.logit_rows});
   f.executor.run(
       f.sites.lm_head, count,
       LinearArgs{
-          .w = &f.weights.lm_head, .x = b.gathered.head(count), .y = b.logits.head(count), .numerics = f.numerics});
+          .w = &f.weights.lm_head, .x = b.gathered.head(count), .y = b.logits.head(count), .numerics = f.numerics},
+      {.map = b.host_step.logit_rows});
   f.executor.tap(-1, "logits", b.logits.head(count));
 }
 

@@ -74,14 +74,16 @@ void select_tile(const LayerStep& s, const Tile& tile, bool with_logits) {
                                      .softmax_scale = 1 / std::sqrt(static_cast<float>(c.index_head_dim)),
                                      .paging = paging,
                                      .kv = f.cache.view(s.layer),
-                                     .logits = logits});
+                                     .logits = logits},
+                   {.first = tile.begin});
     s.tap("indexer.scores", logits);
   }
   f.executor.run(s.sites().topk, tile.rows,
                  TopKArgs{.logits = logits,
                           .positions = b.step.topk_positions + tile.begin,
                           .topk = c.index_topk,
-                          .indices = s.selection.slice(tile.begin, tile.rows)});
+                          .indices = s.selection.slice(tile.begin, tile.rows)},
+                 {.first = tile.begin});
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ Result<std::unique_ptr<ModelInstance>> open_instance(const std::filesystem::path
   load.load.memory = memory;
   load.load.stream = &out->device.stream;
   PLUMB_TRY(out->model, load_model(folder, registry, pool, load));
+  if (options.loaded) PLUMB_TRY_STATUS(options.loaded(*out->model));
   const PlannedModel& planned = out->planned();
   PLUMB_TRY(out->cache, KvCache::make(out->config(), planned.with_mtp, planned.kv, planned.pages, memory));
   PLUMB_TRY(out->buffers, make_buffers(out->config(), planned.limits, memory));

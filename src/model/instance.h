@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -14,6 +15,8 @@ struct InstanceOptions {
   ModelPlanOptions plan{};
   LoadOptions load{};   // where to is filled in
   int cuda_device = 0;  // with backend "cuda"
+  // Called once the model is loaded, before anything runs; may change it. An error ends the opening.
+  std::function<Status(LoadedModel&)> loaded{};
 };
 
 // Stays where it is; members are ended in reverse order.

@@ -14,11 +14,13 @@ bool has_index_keys(const ModelConfig& config, int layer) {
 
 }  // namespace
 
-int64_t KvCache::page_bytes(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry) {
+KvCache::PageBytes KvCache::page_bytes_of(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry) {
   const int layers = config.num_hidden_layers + (with_mtp ? 1 : 0);
-  int64_t bytes = 0;
-  for (int layer = 0; layer < layers; ++layer)
-    bytes += geometry.latent_page_bytes() + (has_index_keys(config, layer) ? geometry.index_page_bytes() : 0);
+  PageBytes bytes;
+  for (int layer = 0; layer < layers; ++layer) {
+    bytes.latent += geometry.latent_page_bytes();
+    if (has_index_keys(config, layer)) bytes.index_keys += geometry.index_page_bytes();
+  }
   return bytes;
 }
 

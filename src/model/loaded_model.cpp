@@ -15,13 +15,16 @@ Result<OpenedModel> open_model(const std::filesystem::path& folder) {
 Result<PlannedModel> plan_opened(OpenedModel& model, const Registry& registry, const DeviceInfo& device,
                                  const ModelPlanOptions& options) {
   PLUMB_TRY_STATUS(choose_mtp(options.mtp, model.map));
-  PLUMB_TRY(
-      PlannedModel planned,
-      plan_model(
-          {.config = model.config, .map = model.map, .quant = model.quant, .registry = registry, .device = device},
-          options));
-  const std::vector<std::string>& warnings = model.checkpoint->warnings();
-  planned.plan.notes.insert(planned.plan.notes.end(), warnings.begin(), warnings.end());
+  PLUMB_TRY(PlannedModel planned,
+            plan_model({.config = model.config,
+                        .map = model.map,
+                        .quant = model.quant,
+                        .registry = registry,
+                        .device = device,
+                        .checkpoint_bytes = static_cast<int64_t>(model.checkpoint->total_bytes())},
+                       options));
+  for (const std::string& warning : model.checkpoint->warnings())
+    planned.plan.warnings.push_back({"harmless here", warning});
   return planned;
 }
 

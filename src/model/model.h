@@ -29,13 +29,14 @@ struct ModelSites {
   SiteId enorm = -1, hnorm = -1, eh_proj = -1, draft_set = -1, head_norm = -1;  // MTP
   std::vector<LayerSites> layers{};                                             // the MTP layer, if any, is the last
 };
-// What each place in the model asks of a kernel. Needs no weights in memory. `kv` fixes the cache formats.
+// What each place in the model asks of a kernel, on one of `ranks` devices. Needs no weights in memory. `kv` fixes the
+// cache formats.
 struct SiteList {
   std::vector<SiteDecl> decls{};
   ModelSites ids{};
 };
 SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const KvGeometry& kv, const Numerics& numerics,
-                       std::span<const Format> activations);
+                       std::span<const Format> activations, int ranks = 1);
 
 struct LayerWeights {
   FloatVector input_norm{}, post_norm{}, q_a_norm{}, kv_a_norm{};  // norm weights, decoded exactly to f32
@@ -100,7 +101,10 @@ class KvCache {
   const KvGeometry& geometry() const { return geometry_; }
   int64_t bytes() const { return bytes_; }
   // Bytes of one page over all layers.
-  static int64_t page_bytes(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry);
+  struct PageBytes {
+    int64_t latent = 0, index_keys = 0;
+  };
+  static PageBytes page_bytes_of(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry);
 
  private:
   KvGeometry geometry_{};

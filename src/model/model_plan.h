@@ -28,11 +28,15 @@ struct ModelPlanOptions {
   std::string mtp = "auto";                      // auto | on | off
   std::vector<std::pair<std::string, std::string>> pinned{};  // --kernel op=name or place=name
   bool deterministic = false;
-  int max_rows = 512;      // rows of one step
-  int max_logit_rows = 0;  // rows of one step whose logits are wanted; 0: enough for every sequence's decode
-  int max_sequences = 16;  // of one step
-  int max_context = 0;     // tokens of one sequence; 0: the model's own, or what fits
-  int64_t pages = 0;       // of the KV cache; 0: enough for the sequences, or what fits
+  int tp = 1;                         // devices that share the model by tensor parallelism
+  double memory_fraction = 0;         // of the device's memory that may be planned; 0: what is usual for its kind
+  std::string quantization = "auto";  // what the checkpoint must be: see check_quantization in model_plan.cpp
+  int draft_tokens = 0;               // drafted in a round; decides the rows of a verifying step
+  int max_rows = 512;                 // rows of one step
+  int max_logit_rows = 0;             // rows of one step whose logits are wanted; 0: enough for every sequence's decode
+  int max_sequences = 16;             // of one step
+  int max_context = 0;                // tokens of one sequence; 0: the model's own, or what fits
+  int64_t pages = 0;                  // of the KV cache; 0: enough for the sequences, or what fits
   int page_tokens = 64;
   std::map<std::string, std::string> sources{}, asked{};
 };
@@ -43,6 +47,7 @@ struct PlanInput {
   const QuantConfig& quant;
   const Registry& registry;
   const DeviceInfo& device;
+  int64_t checkpoint_bytes = 0;  // of tensor data in its files
 };
 
 struct PlannedModel {

@@ -10,7 +10,8 @@ namespace plumb {
 Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::filesystem::path& folder, const Registry& registry,
                                                        const RunnerOptions& options) {
   auto pool = std::make_unique<ThreadPool>(options.threads);
-  InstanceOptions instance{.plan = options.plan, .load = options.load, .cuda_device = options.cuda_device};
+  InstanceOptions instance{
+      .plan = options.plan, .load = options.load, .cuda_device = options.cuda_device, .loaded = options.loaded};
   ModelPlanOptions& plan = instance.plan;
   plan.max_logit_rows = plan.max_rows;
   PLUMB_TRY(auto opened_for_context, read_model_config(folder));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,8 +17,9 @@ namespace plumb {
 struct RunnerOptions {
   ModelPlanOptions plan{};  // max_rows: rows of one step; max_sequences: sequences 0 ... n-1; max_context: of each
   LoadOptions load{};
-  int threads = 0;      // 0: all cores
-  int cuda_device = 0;  // with backend "cuda"
+  int threads = 0;                               // 0: all cores
+  int cuda_device = 0;                           // with backend "cuda"
+  std::function<Status(LoadedModel&)> loaded{};  // as in InstanceOptions
 };
 
 // One row of a step; its position follows from what the sequence has been fed before.

@@ -1,7 +1,9 @@
 // Every place in the model that runs an op, and what it asks of a kernel.
+#include <algorithm>
 #include <utility>
 
 #include "model/model.h"
+#include "model/split.h"
 
 namespace plumb {
 namespace {
@@ -9,15 +11,17 @@ namespace {
 class Declarer {
  public:
   Declarer(const ModelConfig& config, const KvGeometry& kv, const Numerics& numerics,
-           std::span<const Format> activations)
-      : config_(config), kv_(kv), numerics_(numerics), activations_(activations.begin(), activations.end()) {}
+           std::span<const Format> activations, int ranks)
+      : config_(rank_config(config, ranks)),
+        kv_(kv),
+        numerics_(numerics),
+        activations_(activations.begin(), activations.end()),
+        ranks_(ranks) {}
 
   void layer(int index, const LayerSources& w, bool first_norm_adds);
   void mtp(const MtpSources& w);
   SiteId plain(std::string name, Op op, int64_t width) { return add(std::move(name), {.op = op, .k = width}); }
-  SiteId weighted(std::string name, Op op, const WeightSource& w) {
-    return add(std::move(name), {.op = op, .weight = w.format, .n = w.n, .k = w.k});
-  }
+  SiteId weighted(std::string name, Op op, const WeightSource& w) { return add(std::move(name), call_of(op, w)); }
   SiteList take() && { return std::move(list_); }
   SiteList& list() { return list_; }
 
@@ -28,18 +32,34 @@ class Declarer {
     list_.decls.push_back({.name = prefix_ + std::move(name), .layer = layer_, .call = std::move(call)});
     return static_cast<SiteId>(list_.decls.size()) - 1;
   }
+  Call call_of(Op op, const WeightSource& w) const {
+    const WeightShape shape = rank_shape(w, ranks_);
+    return {.op = op, .weight = w.format, .n = shape.n, .k = shape.k};
+  }
+  // gate, up and down are read by one kernel: each format that is not the first's is a question of its own.
+  static void add_others(const MlpSources& m, Call& call);
   void attention(const LayerSources& w, LayerSites& s);
   void indexer(const IndexerSources& w, LayerSites& s);
   void feed_forward(const LayerSources& w, LayerSites& s);
 
-  const ModelConfig& config_;
+  const ModelConfig config_;  // of one rank
   const KvGeometry& kv_;
   const Numerics& numerics_;
   std::vector<Format> activations_;
+  int ranks_;
   SiteList list_{};
   std::string prefix_{};
   int layer_ = -1;
 };
+
+void Declarer::add_others(const MlpSources& m, Call& call) {
+  for (const WeightSource* w : {&m.gate_proj, &m.up_proj, &m.down_proj}) {
+    const bool known =
+        w->format == call.weight || std::any_of(call.others.begin(), call.others.end(),
+                                                [&](const OtherWeight& o) { return o.format == w->format; });
+    if (!known) call.others.push_back({w->format, w->name});
+  }
+}
 
 void Declarer::attention(const LayerSources& w, LayerSites& s) {
   s.q_a = weighted("self_attn.q_a_proj", Op::Linear, w.q_a_proj);
@@ -50,14 +70,12 @@ void Declarer::attention(const LayerSources& w, LayerSites& s) {
   s.kv_a = weighted("self_attn.kv_a_proj_with_mqa", Op::Linear, w.kv_a_proj_with_mqa);
   s.kv_write = add("self_attn.kv_write", {.op = Op::KvWrite, .kv = kv_.latent, .k = config_.kv_lora_rank});
   if (w.indexer) indexer(*w.indexer, s);
-  s.attend = add("self_attn.attend", {.op = Op::MlaAttend,
-                                      .weight = w.kv_b_proj.format,
-                                      .kv = kv_.latent,
-                                      .n = w.kv_b_proj.n,
-                                      .k = w.kv_b_proj.k,
-                                      .heads = config_.num_attention_heads,
-                                      .topk = config_.index_topk,
-                                      .rope = config_.qk_rope_head_dim});
+  Call attend = call_of(Op::MlaAttend, w.kv_b_proj);
+  attend.kv = kv_.latent;
+  attend.heads = config_.num_attention_heads;
+  attend.topk = config_.index_topk;
+  attend.rope = config_.qk_rope_head_dim;
+  s.attend = add("self_attn.attend", std::move(attend));
   s.o = weighted("self_attn.o_proj", Op::Linear, w.o_proj);
 }
 
@@ -77,16 +95,18 @@ void Declarer::indexer(const IndexerSources& w, LayerSites& s) {
 
 void Declarer::feed_forward(const LayerSources& w, LayerSites& s) {
   const auto declare_mlp = [&](std::string name, const MlpSources& m) {
-    s.mlp = weighted(std::move(name), Op::Mlp, m.gate_proj);
+    Call call = call_of(Op::Mlp, m.gate_proj);
+    add_others(m, call);
+    s.mlp = add(std::move(name), std::move(call));
   };
   if (w.mlp) return declare_mlp("mlp", *w.mlp);
   s.router = add(
       "mlp.gate",
       {.op = Op::Router, .weight = w.gate.format, .n = w.gate.n, .k = w.gate.k, .topk = config_.num_experts_per_tok});
-  const WeightSource& expert = w.experts.front().gate_proj;
-  s.moe =
-      add("mlp.experts",
-          {.op = Op::Moe, .weight = expert.format, .n = expert.n, .k = expert.k, .topk = config_.num_experts_per_tok});
+  Call moe = call_of(Op::Moe, w.experts.front().gate_proj);
+  moe.topk = config_.num_experts_per_tok;
+  for (const MlpSources& expert : w.experts) add_others(expert, moe);
+  s.moe = add("mlp.experts", std::move(moe));
   if (w.shared_experts) declare_mlp("mlp.shared_experts", *w.shared_experts);
 }
 
@@ -120,8 +140,8 @@ void Declarer::mtp(const MtpSources& w) {
 }  // namespace
 
 SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const KvGeometry& kv, const Numerics& numerics,
-                       std::span<const Format> activations) {
-  Declarer d(config, kv, numerics, activations);
+                       std::span<const Format> activations, int ranks) {
+  Declarer d(config, kv, numerics, activations, ranks);
   d.list().ids.embed = d.weighted("embed_tokens", Op::Embed, map.embed_tokens);
   for (size_t i = 0; i < map.layers.size(); ++i) d.layer(static_cast<int>(i), map.layers[i], /*first_norm_adds=*/i > 0);
   ModelSites& ids = d.list().ids;
@@ -129,7 +149,7 @@ SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const Kv
   ids.gather = d.plain("gather_rows", Op::GatherRows, config.hidden_size);
   ids.finite = d.plain("finite_rows", Op::FiniteRows, config.hidden_size);
   ids.lm_head = d.weighted("lm_head", Op::Linear, map.lm_head);
-  ids.sample = d.plain("sample", Op::Sample, config.vocab_size);
+  ids.sample = d.plain("sample", Op::Sample, rank_config(config, ranks).vocab_size);
   if (map.mtp) d.mtp(*map.mtp);
   return std::move(d).take();
 }

@@ -274,6 +274,7 @@ std::vector<TensorProducer> Builder::run() {
   }
   vector("model.norm.weight", c.hidden_size, 1.0f, 0.1f);
   if (!c.tie_word_embeddings) linear("lm_head", c.vocab_size, c.hidden_size);
+  if (pool_ == nullptr) return std::move(out_);  // headers alone need no order
   std::stable_sort(out_.begin(), out_.end(),
                    [](const auto& a, const auto& b) { return checkpoint_order(a.info.name, b.info.name); });
   return std::move(out_);

@@ -50,7 +50,7 @@ bool all_powers_of_two(const CheckpointTensor& scale) {
 
 const CheckpointTensor* WeightResolver::take(const std::string& name) {
   const CheckpointTensor* tensor = checkpoint_.find(name);
-  if (tensor != nullptr) used_.insert(name);
+  if (tensor != nullptr) used_.insert(tensor);
   return tensor;
 }
 
@@ -266,7 +266,7 @@ bool WeightResolver::ignore(std::string_view name) { return take(std::string(nam
 int WeightResolver::ignore_prefix(std::string_view prefix) {
   int count = 0;
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
-    if (tensor.info.name.starts_with(prefix) && used_.insert(tensor.info.name).second) ++count;
+    if (tensor.info.name.starts_with(prefix) && used_.insert(&tensor).second) ++count;
   }
   return count;
 }
@@ -294,7 +294,7 @@ void WeightResolver::list_surplus() {
   int64_t outside = 0;
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
     const std::string& name = tensor.info.name;
-    if (used_.contains(name)) continue;
+    if (used_.contains(&tensor)) continue;
     if (name.ends_with(".k_scale") || name.ends_with(".v_scale")) {
       ++kv_scales;
     } else if (name.ends_with("rotary_emb.inv_freq")) {

@@ -51,7 +51,7 @@ class WeightResolver {
 
   const Checkpoint& checkpoint_;
   const QuantConfig& quant_;
-  std::unordered_set<std::string> used_{};
+  std::unordered_set<const CheckpointTensor*> used_{};
   std::vector<std::string> missing_{}, wrong_{}, surplus_{};
   std::vector<std::string> excluded_but_quantised_{}, other_format_{}, plain_though_wanted_{};
   std::vector<std::string> notes_{};

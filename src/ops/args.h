@@ -253,6 +253,7 @@ struct SampleRow {
   std::span<const float> adjust_factor{};  //   repetition penalty: x > 0 ? x / f : x * f, then
   std::span<const float> adjust_add{};     //   + bias - presence - frequency * count
   std::span<const int32_t> forbidden{};    // ids that must not be drawn (min_tokens, padding rows of the vocabulary)
+  std::span<const uint32_t> allowed{};     // empty: all; else bit id % 32 of word id / 32 is set for ids that may be
   int logprobs = -1;                       // -1: none, else how many best ones besides the drawn token's
 };
 struct SampleOut {

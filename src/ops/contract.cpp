@@ -38,6 +38,15 @@ std::string weight_field(const Contract& contract, const Format& have) {
 void judge_formats(const Contract& c, const Call& call, std::vector<Refusal>& out) {
   if (!c.weight.empty() && !contains(c.weight, call.weight))
     out.push_back({weight_field(c, call.weight), call.weight.to_string(), join<Format>(c.weight, format_text)});
+  for (const OtherWeight& other : call.others) {
+    if (c.weight.empty()) break;
+    if (!contains(c.weight, other.format))
+      out.push_back({weight_field(c, other.format), other.name + " in " + other.format.to_string(),
+                     join<Format>(c.weight, format_text)});
+    else if (!c.mixed_weights)
+      out.push_back({"mixed_weights",
+                     call.weight.to_string() + " and " + other.name + " in " + other.format.to_string(), "one format"});
+  }
   if (!c.reads.empty() && !call.activations.empty() &&
       std::none_of(c.reads.begin(), c.reads.end(), [&](const Format& f) { return contains(call.activations, f); }))
     out.push_back({"reads", join<Format>(call.activations, format_text), join<Format>(c.reads, format_text)});
@@ -47,7 +56,7 @@ void judge_formats(const Contract& c, const Call& call, std::vector<Refusal>& ou
     out.push_back({"index_key", to_string(call.index_key), join<IndexKeyFormat>(c.index_key, index_text)});
 }
 
-void judge_limits(const Limits& l, const Call& call, std::vector<Refusal>& out) {
+void judge_limits(const Limits& l, const Call& call, const DeviceInfo& device, std::vector<Refusal>& out) {
   const auto at_most = [&](const char* field, int64_t have, int64_t limit) {
     if (limit > 0 && have > limit) out.push_back({field, std::to_string(have), "at most " + std::to_string(limit)});
   };
@@ -62,6 +71,9 @@ void judge_limits(const Limits& l, const Call& call, std::vector<Refusal>& out) 
   at_most("limits.rope_max", call.rope, l.rope_max);
   multiple("limits.n_multiple", call.n, l.n_multiple);
   multiple("limits.k_multiple", call.k, l.k_multiple);
+  if (l.shared_bytes > device.shared_bytes && device.is_gpu())
+    out.push_back({"limits.shared_bytes", std::to_string(device.shared_bytes) + " bytes a block",
+                   std::to_string(l.shared_bytes)});
 }
 
 void judge_numerics(const Contract& c, const Call& call, std::vector<Refusal>& out) {
@@ -112,10 +124,11 @@ std::vector<Refusal> judge(const Contract& contract, const Call& call, const Dev
   if (!device.has(contract.arch)) {
     std::string has;
     for (const Isa isa : device.isas) has += (has.empty() ? "" : ", ") + to_string(isa);
+    if (has.empty()) has = "no architecture that kernels are written for";
     refusals.push_back({"arch", device.name + " with " + has, to_string(contract.arch)});
   }
   judge_formats(contract, call, refusals);
-  judge_limits(contract.limits, call, refusals);
+  judge_limits(contract.limits, call, device, refusals);
   judge_numerics(contract, call, refusals);
   return refusals;
 }

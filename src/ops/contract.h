@@ -20,7 +20,8 @@ struct Limits {  // 0 = no limit
   int64_t n_max = 0, k_max = 0;
   int64_t heads_max = 0;
   int64_t topk_max = 0;
-  int64_t rope_max = 0;  // of MlaAttend: rope part of a latent row
+  int64_t rope_max = 0;      // of MlaAttend: rope part of a latent row
+  int64_t shared_bytes = 0;  // shared memory that one block takes
 };
 
 // |error| <= c * unit_roundoff(unit) * sum|a b| + c_out * unit_roundoff(unit) * |result| + floor, against float64 on
@@ -32,10 +33,18 @@ struct ErrorBound {
 };
 double unit_roundoff(DType type);  // half a unit in the last place of 1: 2^-24, 2^-8, 2^-4 ...
 
+// A weight of a place whose format is not that of the place's first one: down_proj beside gate_proj.
+struct OtherWeight {
+  Format format{};
+  std::string name{};
+  friend bool operator==(const OtherWeight&, const OtherWeight&) = default;
+};
+
 // One question to the registry: what a Site needs.
 struct Call {
   Op op = Op::Linear;
-  Format weight = kF32;  // of ops with weights
+  Format weight = kF32;               // of ops with weights; of several the first (gate_proj)
+  std::vector<OtherWeight> others{};  // one a format that differs from `weight`
   std::vector<Format>
       activations{};  // formats a kernel may read its activations in without losing more than the plan allows
   KvFormat kv = KvFormat::None;  // ops that touch the latent cache
@@ -45,16 +54,20 @@ struct Call {
   int64_t heads = 0, topk = 0, rope = 0;
   Numerics numerics{};
   bool deterministic = false;  // --deterministic: deterministic, batch-invariant kernels of one sum order only
+  friend bool operator==(const Call&, const Call&) = default;
 };
 
 struct Contract {
   std::string name{};  // "linear.nvfp4.strip16.avx512bf16": stable, shown to users, used by --kernel
   Op op = Op::Linear;
   std::vector<Format> weight{};  // accepted; empty for ops without weights
+  bool mixed_weights = false;    // the weights of one place may differ in format
   std::vector<Format> reads{};   // activation formats it computes on (bf16: rounds f32 input to bf16)
+  Format writes = kF32;          // what it leaves, before the rounding that `numerics` may ask for
   std::vector<KvFormat> kv{};
   std::vector<IndexKeyFormat> index_key{};
   DType accumulate = DType::F32;
+  int promote_every = 1;  // products summed in the instruction's own accumulator before the sum moves to `accumulate`
   Layout weight_layout = Layout::RowMajor;
   Isa arch = Isa::Generic;
   Limits limits{};

@@ -7,11 +7,20 @@
 
 namespace plumb {
 
-void Executor::launch(SiteId site, int64_t rows, const void* args) {
+void Executor::launch(SiteId site, int64_t rows, const void* args, const RowOrigin& origin) {
   const Kernel& kernel = plan_.kernel(site, rows);
+  const OpCall call{.site = site, .rows = rows, .kernel = kernel, .args = args, .origin = origin};
+#ifdef PLUMB_FAULTS
+  if (plan_.planted) plan_.planted->before(call, *this);
+#endif
+  for (OpObserver* observer : observers_) observer->before(call, *this);
   const auto begin = std::chrono::steady_clock::now();
   kernel.launch(args, stream_);
   kernel_ns_ += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
+#ifdef PLUMB_FAULTS
+  if (plan_.planted) plan_.planted->after(call, *this);
+#endif
+  for (OpObserver* observer : observers_) observer->after(call, *this);
 }
 
 Tensor Executor::to_host(const Tensor& value, std::vector<std::byte>& storage) {

@@ -1,5 +1,5 @@
 // Executor: runs ops by the plan. The only place through which the model touches a device, hence the only place to
-// watch it from: taps, sentinels, timing and planted faults are added in `run`.
+// watch it from: taps and observers (sentinels, recorders, planted faults) are called here.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,34 @@
 
 namespace plumb {
 
+class Executor;
+
+// Which row of the step an op's row r is: map[r], or first + r.
+struct RowOrigin {
+  int32_t first = 0;
+  const int32_t* map = nullptr;  // host memory
+  int32_t row(int64_t r) const { return map != nullptr ? map[r] : first + static_cast<int32_t>(r); }
+};
+
+// One launch, as observers see it.
+struct OpCall {
+  SiteId site = -1;
+  int64_t rows = 0;
+  const Kernel& kernel;
+  const void* args = nullptr;  // the op's struct of ops/args.h
+  RowOrigin origin{};
+};
+
+// Watches what an executor runs, on the thread that runs it. Guard, recorders and planted faults are observers.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  // A pass of the model begins; `rows` (host memory) is what its ops' row origins count in.
+  virtual void begin_pass(const Paging& rows) { static_cast<void>(rows); }
+  virtual void before(const OpCall& call, Executor& executor) = 0;  // inputs are whole
+  virtual void after(const OpCall& call, Executor& executor) = 0;   // outputs are written
+};
+
 class Executor {
  public:
   // `output`: the op's result, as `name` ("layers.3.kv_latent"; names as in the goldens). Called only while a tap is
@@ -23,10 +51,29 @@ class Executor {
       : plan_(plan), stream_(stream), memory_(memory) {}
 
   template <class Args>
-  void run(SiteId site, int64_t rows, const Args& args) {
-    if (rows > 0) launch(site, rows, &args);
+  void run(SiteId site, int64_t rows, const Args& args, const RowOrigin& origin = {}) {
+    if (rows > 0) launch(site, rows, &args, origin);
   }
 
+  // Observers are called in their order; they must outlive the executor or be removed. The first may change what an op
+  // wrote before the others see it. Neither is called while a step runs.
+  void add_observer(OpObserver& observer) { observers_.push_back(&observer); }
+  void add_observer_first(OpObserver& observer) { observers_.insert(observers_.begin(), &observer); }
+  void remove_observer(const OpObserver& observer) { std::erase(observers_, &observer); }
+  void begin_pass(const Paging& rows) {
+#ifdef PLUMB_FAULTS
+    if (plan_.planted) plan_.planted->begin_pass(rows);
+#endif
+    for (OpObserver* observer : observers_) observer->begin_pass(rows);
+  }
+
+  // Somebody wants to see every launch: none may be replayed from a recording.
+  bool watched() const {
+#ifdef PLUMB_FAULTS
+    if (plan_.planted) return true;
+#endif
+    return tapped() || !observers_.empty();
+  }
   bool tapped() const { return static_cast<bool>(tap_); }
   void set_tap(Tap tap) { tap_ = std::move(tap); }
   // Hands an intermediate to the tap, if there is one.
@@ -37,16 +84,17 @@ class Executor {
   const Memory& memory() const { return memory_; }
   // The same tensor in host memory, without gaps; `storage` holds it when it had to be copied.
   Tensor to_host(const Tensor& value, std::vector<std::byte>& storage);
-  // Nanoseconds spent inside kernels since the start, and launches.
+  // Nanoseconds spent inside kernels since the start.
   uint64_t kernel_ns() const { return kernel_ns_; }
 
  private:
-  void launch(SiteId site, int64_t rows, const void* args);
+  void launch(SiteId site, int64_t rows, const void* args, const RowOrigin& origin);
 
   const Plan& plan_;
   Stream stream_;
   Memory memory_;
   Tap tap_{};
+  std::vector<OpObserver*> observers_{};
   uint64_t kernel_ns_ = 0;
 };
 

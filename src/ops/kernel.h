@@ -16,7 +16,9 @@ class ThreadPool;
 
 struct Kernel {
   Contract contract{};
-  void (*launch)(const void* args, Stream& stream) = nullptr;  // args: the op's struct of ops/args.h
+  // args: the op's struct of ops/args.h. Null: this build knows the contract and has no code, as a build without CUDA
+  // does for its kernels; such a plan can be read, not run.
+  void (*launch)(const void* args, Stream& stream) = nullptr;
 };
 
 // Wraps a typed function: make_kernel<LinearArgs, linear_rows>(contract).
@@ -26,9 +28,11 @@ Kernel make_kernel(Contract contract) {  // NOLINT(performance-unnecessary-value
           .launch = [](const void* args, Stream& stream) { function(*static_cast<const Args*>(args), stream); }};
 }
 
-// An exact re-arrangement of a weight for kernels that read `to`. `fill` writes part `part` of `parts`, in parallel.
+// A re-arrangement of a weight for kernels that read `to`. `fill` writes part `part` of `parts`, in parallel. `auto`
+// inserts exact ones only: one that rounds changes the model, and must be asked for.
 struct Conversion {
   Layout to = Layout::RowMajor;
+  bool rounding = false;
   std::vector<Format> formats{};
   size_t (*bytes)(const EncodedMatrix& source) = nullptr;
   void (*fill)(const EncodedMatrix& source, std::byte* out, int part, int parts) = nullptr;
@@ -38,7 +42,7 @@ struct Registry {
   std::vector<Kernel> kernels{};
   std::vector<Conversion> conversions{};
   const Kernel* find(std::string_view name) const;
-  const Conversion* conversion(Layout to, const Format& format) const;
+  const Conversion* conversion(Layout to, const Format& format) const;  // exact ones alone
 };
 
 // kernels/all_kernels.cpp: every kernel of this build. Made once by cli/ and by tests.

@@ -10,7 +10,7 @@ namespace {
 // Slow is a choice too: nobody gets the reference without asking for it.
 bool wanted_backend(const Contract& contract, const std::string& backend) {
   if (backend == "reference" || contract.reference) return backend == "reference" && contract.reference;
-  const bool cuda = contract.arch >= Isa::Sm90a;
+  const bool cuda = contract.arch > Isa::Avx512Bf16;
   return backend == "cuda" ? cuda : backend == "cpu" ? !cuda : true;  // auto: what the device can run
 }
 
@@ -42,7 +42,7 @@ const std::pair<std::string, std::string>* pin_for(const SiteDecl& decl, const P
 
 Error no_kernel(const SiteDecl& decl, const Choice& choice, const PlanOptions& options) {
   std::string why;
-  for (const Candidate& c : choice.candidates) {
+  for (const Candidate& c : *choice.candidates) {
     if (!wanted_backend(c.kernel->contract, options.backend)) continue;
     why += (why.empty() ? "" : "\n  ") + c.kernel->contract.name + ": " + describe(c.refusals, c.kernel->contract.name);
   }
@@ -56,12 +56,12 @@ Error no_kernel(const SiteDecl& decl, const Choice& choice, const PlanOptions& o
 }
 
 Status choose_pinned(const SiteDecl& decl, const std::pair<std::string, std::string>& pin, Choice& choice) {
-  for (const Candidate& c : choice.candidates) {
+  for (const Candidate& c : *choice.candidates) {
     if (c.kernel->contract.name != pin.second) continue;
     if (!c.refusals.empty())
       return Error{Code::Unsupported,
                    "--kernel " + pin.first + "=" + pin.second + " cannot be honoured at " + decl.name,
-                   describe(c.refusals, pin.second), accepted_names(choice.candidates, pin.first)};
+                   describe(c.refusals, pin.second), accepted_names(*choice.candidates, pin.first)};
     choice.kernel = c.kernel;
     choice.why = "pinned by --kernel " + pin.first;
     return Ok{};
@@ -69,24 +69,38 @@ Status choose_pinned(const SiteDecl& decl, const std::pair<std::string, std::str
   return Error{
       Code::Usage,
       "--kernel " + pin.first + "=" + pin.second + ": no kernel of that name computes " + to_string(decl.call.op), "",
-      accepted_names(choice.candidates, pin.first)};
+      accepted_names(*choice.candidates, pin.first)};
 }
 
-Status choose(const SiteDecl& decl, const Registry& registry, const DeviceInfo& device, const PlanOptions& options,
-              Choice& choice) {
-  Call call = decl.call;
-  call.m_lo = choice.rows.m_lo;
-  call.m_hi = choice.rows.m_hi;
-  call.deterministic = options.deterministic;
-  for (const Kernel& kernel : registry.kernels)
-    if (kernel.contract.op == call.op) choice.candidates.push_back({&kernel, judge(kernel.contract, call, device)});
+// Every kernel of the op, with what it refuses. A kernel that reads another layout needs an exact way there.
+std::vector<Candidate> judge_all(const Call& call, const Registry& registry, const DeviceInfo& device) {
+  std::vector<Candidate> candidates;
+  for (const Kernel& kernel : registry.kernels) {
+    const Contract& contract = kernel.contract;
+    if (contract.op != call.op) continue;
+    Candidate candidate{&kernel, judge(contract, call, device)};
+    if (contract.weight_layout != Layout::RowMajor && call.n > 0) {
+      const auto reachable = [&](const Format& format) {
+        return registry.conversion(contract.weight_layout, format) != nullptr;
+      };
+      if (!reachable(call.weight) || !std::all_of(call.others.begin(), call.others.end(),
+                                                  [&](const OtherWeight& other) { return reachable(other.format); }))
+        candidate.refusals.push_back({"weight_layout", "weights as the file has them",
+                                      to_string(contract.weight_layout) + ", where no exact conversion leads"});
+    }
+    candidates.push_back(std::move(candidate));
+  }
+  return candidates;
+}
+
+Status choose(const SiteDecl& decl, const PlanOptions& options, Choice& choice) {
   if (const auto* pin = pin_for(decl, options)) return choose_pinned(decl, *pin, choice);
   // With one sum order for all rows, what is good for some of them only is good for none.
   const auto preference = [&](const Contract& c) {
-    return c.preferred_from <= (options.deterministic ? 1 : call.m_lo) ? c.preference : 0;
+    return c.preferred_from <= (options.deterministic ? 1 : choice.rows.m_lo) ? c.preference : 0;
   };
   int accepted = 0;
-  for (const Candidate& c : choice.candidates) {
+  for (const Candidate& c : *choice.candidates) {
     const Contract& contract = c.kernel->contract;
     if (!c.refusals.empty() || !wanted_backend(contract, options.backend)) continue;
     ++accepted;
@@ -97,6 +111,24 @@ Status choose(const SiteDecl& decl, const Registry& registry, const DeviceInfo& 
   choice.why = options.backend == "reference" ? "--backend reference"
                                               : "preference " + std::to_string(choice.kernel->contract.preference) +
                                                     ", best of " + std::to_string(accepted) + " accepted";
+  return Ok{};
+}
+
+// A weight is kept in one layout besides the file's.
+Status check_layouts(const Site& site) {
+  const Choice* rearranged = nullptr;
+  for (const Choice& choice : site.choices) {
+    const Layout layout = choice.kernel->contract.weight_layout;
+    if (layout == Layout::RowMajor) continue;
+    if (rearranged != nullptr && rearranged->kernel->contract.weight_layout != layout)
+      return Error{Code::Unsupported,
+                   site.decl.name + " has kernels of two weight layouts",
+                   rearranged->kernel->contract.name + " reads " +
+                       to_string(rearranged->kernel->contract.weight_layout) + ", " + choice.kernel->contract.name +
+                       " reads " + to_string(layout) + "; a weight is kept in one layout besides the file's",
+                   {"one kernel for all rows: --kernel " + site.decl.name + "=NAME"}};
+    rearranged = &choice;
+  }
   return Ok{};
 }
 
@@ -147,15 +179,28 @@ Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, cons
                    {"see plumb plan MODEL for the names"}};
   Plan plan;
   plan.device = device;
+  // Equal places of different layers are judged once.
+  std::vector<std::pair<Call, std::shared_ptr<const std::vector<Candidate>>>> judged;
+  const auto candidates_of = [&](const Call& call) {
+    for (const auto& [known, candidates] : judged)
+      if (known == call) return candidates;
+    return judged.emplace_back(call, std::make_shared<const std::vector<Candidate>>(judge_all(call, registry, device)))
+        .second;
+  };
   for (SiteDecl& decl : sites) {
     Site site{.decl = std::move(decl)};
     for (const RowBucket& rows : options.buckets) {
-      Choice choice{.rows = rows};
-      PLUMB_TRY_STATUS(choose(site.decl, registry, device, options, choice));
+      Call call = site.decl.call;
+      call.m_lo = rows.m_lo;
+      call.m_hi = rows.m_hi;
+      call.deterministic = options.deterministic;
+      Choice choice{.rows = rows, .candidates = candidates_of(call)};
+      PLUMB_TRY_STATUS(choose(site.decl, options, choice));
       plan.workspace_bytes = std::max(plan.workspace_bytes, workspace_of(choice, site.decl.call));
       site.choices.push_back(std::move(choice));
     }
     if (options.deterministic) PLUMB_TRY_STATUS(check_sum_order(site));
+    PLUMB_TRY_STATUS(check_layouts(site));
     plan.sites.push_back(std::move(site));
   }
   return plan;

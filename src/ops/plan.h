@@ -2,6 +2,7 @@
 // weights are read; afterwards a step only looks up and launches. There is no fallback at run time.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 
 namespace plumb {
 
+class OpObserver;
 using SiteId = int;
 
 // A place in the model: "layers.12.mlp.experts". The address used by plan, taps, sentinels, provenance and faults.
@@ -34,8 +36,8 @@ struct Candidate {
 struct Choice {
   RowBucket rows{};
   const Kernel* kernel = nullptr;
-  std::string why{};                    // "preference 40 of 3 accepted", "pinned by --kernel", "--backend reference"
-  std::vector<Candidate> candidates{};  // all of the op, chosen one included
+  std::string why{};  // "preference 40 of 3 accepted", "pinned by --kernel", "--backend reference"
+  std::shared_ptr<const std::vector<Candidate>> candidates{};  // all of the op, chosen one included; equal places share
 };
 
 struct Site {
@@ -45,6 +47,41 @@ struct Site {
 
 struct FlagLine {  // asked and effective value of one flag: they never differ silently
   std::string name{}, asked{}, effective{}, source{};
+};
+
+// What a step does. Its rows decide the bucket, and so the kernel, of every place it runs.
+struct Phase {
+  std::string name{};  // "prefill", "chunked prefill", "decode", "verify", "draft"
+  RowBucket rows{};
+  bool draft = false;    // runs the next-n layer; the others run the model's own layers
+  std::string absent{};  // why this plan has no such step; empty: it has
+};
+
+// A re-arrangement that loading makes, of `weights` weights of one format.
+struct ConversionLine {
+  Layout to = Layout::RowMajor;
+  Format format{};
+  bool rounding = false;
+  int64_t weights = 0, bytes = 0;  // bytes: in the new layout, on one device
+};
+
+// Something that looks wrong, and what becomes of it.
+struct Warning {
+  std::string verdict{};  // "harmless here", "costs accuracy: <measured>", "will fail"
+  std::string text{};
+};
+
+// What there is, and how much of the model's context it holds.
+struct Fit {
+  int devices = 1;                // each holds what `memory` lists
+  int64_t device_bytes = 0;       // 0: unknown
+  int64_t usable = 0;             // of it, after what stays free for the system
+  std::string bound{};            // what sets device_bytes
+  int64_t planned = 0;            // sum of `memory`
+  int64_t cache_tokens = 0;       // that the planned cache holds
+  int64_t cache_tokens_most = 0;  // that one filling the device would hold
+  int64_t context = 0;            // tokens of one sequence
+  int64_t sequences = 0;          // of that length at once
 };
 
 struct PlanOptions {
@@ -59,10 +96,19 @@ class Plan {
   std::vector<Site> sites{};
   std::vector<FlagLine> flags{};
   std::vector<std::string> notes{};
-  std::vector<std::pair<std::string, int64_t>> memory{};  // category, bytes
+  std::vector<Warning> warnings{};
+  std::vector<Phase> phases{};
+  std::vector<ConversionLine> conversions{};
+  std::vector<std::pair<std::string, int64_t>> memory{};       // category, bytes; of one device
+  std::vector<std::pair<std::string, int64_t>> host_memory{};  // beside it
+  Fit fit{};
   DeviceInfo device{};
   std::string numeric_profile{};
   size_t workspace_bytes = 0;  // largest of any chosen kernel
+  int draft_layer = -1;        // number of the next-n layer; -1: the plan has none
+#ifdef PLUMB_FAULTS
+  std::shared_ptr<OpObserver> planted{};  // faults that every executor of this plan runs, in front of other observers
+#endif
 
   const Kernel& kernel(SiteId site, int64_t rows) const;
   std::string fingerprint() const;  // 16 hex digits over all that decides numbers

@@ -1,4 +1,5 @@
 // The plan as people and programs read it.
+#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,6 +23,7 @@ std::string family(const SiteDecl& decl) {
 
 std::string call_text(const Call& call) {
   std::string text = call.n > 0 ? call.weight.to_string() : "";
+  for (const OtherWeight& other : call.others) text += " and " + other.format.to_string();
   if (call.n > 0) text += " " + std::to_string(call.n) + "x" + std::to_string(call.k);
   if (call.kv != KvFormat::None) text += (text.empty() ? "kv " : ", kv ") + to_string(call.kv);
   if (call.index_key != IndexKeyFormat::None)
@@ -65,12 +67,54 @@ std::string padded(std::string text, size_t width) {
 
 Json candidates_json(const Choice& choice) {
   Json list = Json::array();
-  for (const Candidate& c : choice.candidates) {
+  for (const Candidate& c : *choice.candidates) {
     Json refusals = Json::array();
     for (const Refusal& r : c.refusals) refusals.push_back({{"field", r.field}, {"have", r.have}, {"wants", r.wants}});
     list.push_back({{"kernel", c.kernel->contract.name}, {"accepted", c.refusals.empty()}, {"refusals", refusals}});
   }
   return list;
+}
+
+template <class T, class Text>
+Json texts_json(const std::vector<T>& values, Text text) {
+  Json list = Json::array();
+  for (const T& value : values) list.push_back(text(value));
+  return list;
+}
+
+Json contract_json(const Contract& c) {
+  const auto format = [](const Format& f) { return f.to_string(); };
+  Json limits = Json::object();
+  const auto limit = [&](const char* name, int64_t value, int64_t none) {
+    if (value != none) limits[name] = value;
+  };
+  limit("m_max", c.limits.m_max, 0);
+  limit("n_multiple", c.limits.n_multiple, 1);
+  limit("k_multiple", c.limits.k_multiple, 1);
+  limit("n_max", c.limits.n_max, 0);
+  limit("k_max", c.limits.k_max, 0);
+  limit("heads_max", c.limits.heads_max, 0);
+  limit("topk_max", c.limits.topk_max, 0);
+  limit("shared_bytes", c.limits.shared_bytes, 0);
+  return {{"kernel", c.name},
+          {"op", to_string(c.op)},
+          {"weight", texts_json(c.weight, format)},
+          {"weight_layout", to_string(c.weight_layout)},
+          {"mixed_weights", c.mixed_weights},
+          {"reads", texts_json(c.reads, format)},
+          {"writes", c.writes.to_string()},
+          {"kv", texts_json(c.kv, [](KvFormat f) { return to_string(f); })},
+          {"index_key", texts_json(c.index_key, [](IndexKeyFormat f) { return to_string(f); })},
+          {"accumulate", Format{c.accumulate}.to_string()},
+          {"promote_every", c.promote_every},
+          {"arch", to_string(c.arch)},
+          {"limits", limits},
+          {"deterministic", c.deterministic},
+          {"batch_invariant", c.batch_invariant},
+          {"sum_order", c.sum_order},
+          {"error_bound",
+           {{"c", c.error_bound.c}, {"unit", Format{c.error_bound.unit}.to_string()}, {"floor", c.error_bound.floor}}},
+          {"preference", c.preference}};
 }
 
 std::string human_bytes(int64_t bytes) {
@@ -100,54 +144,143 @@ std::string Plan::fingerprint() const {
   return hash.hex();
 }
 
+namespace {
+
+// Places that differ in their layer alone, with the same kernels.
+struct Group {
+  const Site* site = nullptr;
+  std::vector<Choice> choices{};
+  std::vector<int> layers{};
+};
+
+std::vector<Group> grouped(const std::vector<Site>& sites) {
+  std::vector<Group> groups;
+  std::map<std::string, size_t> known;
+  for (const Site& site : sites) {
+    std::vector<Choice> choices = folded(site.choices);
+    std::string key = family(site.decl) + call_text(site.decl.call);
+    for (const Choice& c : choices) key += rows_text(c.rows) + c.kernel->contract.name;
+    const auto [at, added] = known.emplace(std::move(key), groups.size());
+    if (added) groups.push_back({.site = &site, .choices = std::move(choices)});
+    if (site.decl.layer >= 0) groups[at->second].layers.push_back(site.decl.layer);
+  }
+  return groups;
+}
+
+bool runs_in(const Phase& phase, const Group& group, const RowBucket& rows, int draft_layer) {
+  if (!phase.absent.empty() || rows.m_lo > phase.rows.m_hi || rows.m_hi < phase.rows.m_lo) return false;
+  const int layer = group.site->decl.layer;
+  return layer < 0 || (layer == draft_layer) == phase.draft;
+}
+
+std::string phases_text(const std::vector<Phase>& phases, const Group& group, const RowBucket& rows, int draft_layer) {
+  std::string text;
+  for (const Phase& phase : phases)
+    if (runs_in(phase, group, rows, draft_layer)) text += (text.empty() ? "" : ", ") + phase.name;
+  return text;
+}
+
+Json memory_json(const std::vector<std::pair<std::string, int64_t>>& memory) {
+  return texts_json(memory, [](const auto& m) { return Json{{"category", m.first}, {"bytes", m.second}}; });
+}
+
+}  // namespace
+
 Json Plan::to_json() const {
   Json out;
   out["fingerprint"] = fingerprint();
   out["device"] = device.name;
+  out["devices"] = fit.devices;
   out["numeric_profile"] = numeric_profile;
   for (const FlagLine& f : flags)
     out["flags"].push_back({{"name", f.name}, {"asked", f.asked}, {"effective", f.effective}, {"source", f.source}});
   out["notes"] = notes;
-  for (const auto& [name, bytes] : memory) out["memory"].push_back({{"category", name}, {"bytes", bytes}});
-  for (const Site& site : sites) {
+  out["warnings"] = texts_json(warnings, [](const Warning& w) {
+    return Json{{"verdict", w.verdict}, {"text", w.text}};
+  });
+  out["phases"] = texts_json(phases, [](const Phase& p) {
+    if (!p.absent.empty()) return Json{{"name", p.name}, {"absent", p.absent}};
+    return Json{{"name", p.name}, {"rows", rows_text(p.rows)}};
+  });
+  out["conversions"] = texts_json(conversions, [](const ConversionLine& c) {
+    return Json{{"to", to_string(c.to)},
+                {"format", c.format.to_string()},
+                {"kind", c.rounding ? "rounding" : "exact"},
+                {"weights", c.weights},
+                {"bytes", c.bytes}};
+  });
+  out["memory"] = memory_json(memory);
+  out["host_memory"] = memory_json(host_memory);
+  out["fit"] = {{"devices", fit.devices},
+                {"device_bytes", fit.device_bytes},
+                {"bound", fit.bound},
+                {"usable", fit.usable},
+                {"planned", fit.planned},
+                {"cache_tokens", fit.cache_tokens},
+                {"cache_tokens_most", fit.cache_tokens_most},
+                {"context", fit.context},
+                {"sequences", fit.sequences}};
+  std::map<std::string, const Contract*> used;
+  for (const Group& group : grouped(sites)) {
     Json choices = Json::array();
-    for (const Choice& c : folded(site.choices))
+    for (const Choice& c : group.choices) {
+      used.emplace(c.kernel->contract.name, &c.kernel->contract);
       choices.push_back({{"rows", rows_text(c.rows)},
+                         {"phases", phases_text(phases, group, c.rows, draft_layer)},
                          {"kernel", c.kernel->contract.name},
                          {"why", c.why},
                          {"candidates", candidates_json(c)}});
-    out["sites"].push_back({{"name", site.decl.name},
-                            {"op", to_string(site.decl.call.op)},
-                            {"on", call_text(site.decl.call)},
+    }
+    const SiteDecl& decl = group.site->decl;
+    out["sites"].push_back({{"name", group.layers.size() > 1 ? family(decl) : decl.name},
+                            {"layers", layer_ranges(group.layers)},
+                            {"op", to_string(decl.call.op)},
+                            {"on", call_text(decl.call)},
                             {"choices", choices}});
   }
+  for (const auto& [name, contract] : used) out["contracts"].push_back(contract_json(*contract));
   return out;
 }
 
 std::string Plan::to_table() const {
-  std::string text = "plan " + fingerprint() + "   device " + device.name + "   numerics " + numeric_profile + "\n\n";
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<int>> layers;
-  for (const Site& site : sites) {
-    for (const Choice& c : folded(site.choices)) {
-      std::string line = padded(family(site.decl), 40) + " " + padded(call_text(site.decl.call), 46) + " rows " +
-                         padded(rows_text(c.rows), 9) + " " + c.kernel->contract.name;
-      if (!layers.contains(line)) order.push_back(line);
-      layers[line].push_back(site.decl.layer);
+  std::string text = "plan " + fingerprint() + "   device " +
+                     (fit.devices > 1 ? std::to_string(fit.devices) + " x " : "") + device.name + "   numerics " +
+                     numeric_profile + "\n\n";
+  for (const Group& group : grouped(sites)) {
+    const SiteDecl& decl = group.site->decl;
+    for (const Choice& c : group.choices) {
+      text += padded(family(decl), 40) + " " + padded(call_text(decl.call), 46) + " rows " +
+              padded(rows_text(c.rows), 9) + " " + c.kernel->contract.name;
+      if (!group.layers.empty()) text += "   (layers " + layer_ranges(group.layers) + ")";
+      if (group.choices.size() > 1) text += "   " + phases_text(phases, group, c.rows, draft_layer);
+      text += "\n";
     }
   }
-  for (const std::string& line : order) {
-    text += line;
-    if (layers[line].front() >= 0) text += "   (layers " + layer_ranges(layers[line]) + ")";
-    text += "\n";
-  }
+  if (!phases.empty()) text += "\nsteps\n";
+  for (const Phase& p : phases)
+    text +=
+        "  " + padded(p.name, 24) + " " + (p.absent.empty() ? "rows " + rows_text(p.rows) : "none: " + p.absent) + "\n";
   text += "\nflag                     asked            effective        from\n";
   for (const FlagLine& f : flags)
     text += padded(f.name, 24) + " " + padded(f.asked, 16) + " " + padded(f.effective, 16) + " " + f.source + "\n";
-  if (!memory.empty()) text += "\nmemory\n";
-  for (const auto& [name, bytes] : memory) text += "  " + padded(name, 38) + " " + human_bytes(bytes) + "\n";
+  if (!conversions.empty()) text += "\nre-arranged when loading\n";
+  for (const ConversionLine& c : conversions)
+    text += "  " + padded(std::to_string(c.weights) + " weights in " + c.format.to_string(), 46) + " to " +
+            to_string(c.to) + (c.rounding ? ", rounding" : ", exact") + "\n";
+  if (!memory.empty()) text += fit.devices > 1 ? "\nmemory of each device\n" : "\nmemory\n";
+  for (const auto& [name, bytes] : memory) text += "  " + padded(name, 46) + " " + human_bytes(bytes) + "\n";
+  if (fit.planned > 0)
+    text += "  " + padded("together", 46) + " " + human_bytes(fit.planned) +
+            (fit.device_bytes > 0 ? " of " + human_bytes(fit.usable) + " usable (" + fit.bound + ": " +
+                                        human_bytes(fit.device_bytes) + ")"
+                                  : "") +
+            "\n";
+  for (const auto& [name, bytes] : host_memory)
+    text += "  " + padded("host: " + name, 46) + " " + human_bytes(bytes) + "\n";
   if (!notes.empty()) text += "\nnotes\n";
   for (const std::string& note : notes) text += "  - " + note + "\n";
+  if (!warnings.empty()) text += "\nwarnings\n";
+  for (const Warning& warning : warnings) text += "  - " + warning.verdict + ": " + warning.text + "\n";
   return text;
 }
 

@@ -12,7 +12,8 @@ const Kernel* Registry::find(std::string_view name) const {
 
 const Conversion* Registry::conversion(Layout to, const Format& format) const {
   for (const Conversion& c : conversions)
-    if (c.to == to && std::find(c.formats.begin(), c.formats.end(), format) != c.formats.end()) return &c;
+    if (c.to == to && !c.rounding && std::find(c.formats.begin(), c.formats.end(), format) != c.formats.end())
+      return &c;
   return nullptr;
 }
 

@@ -59,7 +59,10 @@ void handle_health(ServeContext& context, const std::shared_ptr<Exchange>& excha
   const ServedModel* model = context.model.load(std::memory_order_acquire);
   const bool dead = state == ServerState::Ready && !engine_alive(model);
   Json body = {{"state", dead ? "failed" : state_name(state)}};
-  body["verification"] = context.verification.load() == nullptr ? "unverified" : "verified";
+  body["verification"] = state == ServerState::Verifying          ? "running"
+                         : state == ServerState::Failed           ? "failed"
+                         : context.verification.load() == nullptr ? "unverified"
+                                                                  : "verified";
   if (dead) body["reason"] = "the engine makes no progress";
   const bool ready = state == ServerState::Ready && !dead;
   HttpResponse response{.status = ready ? 200 : 503, .body = printed(body)};
@@ -74,7 +77,9 @@ void handle_metrics(ServeContext& context, const std::shared_ptr<Exchange>& exch
   const Metrics::Gauges gauges{.connections = context.connections ? context.connections() : 0,
                                .ready = context.state.load() == ServerState::Ready && engine_alive(model)};
   exchange->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                     .body = context.metrics.text(model == nullptr ? nullptr : &stats, gauges)});
+                     .body = context.metrics.text(
+                         model == nullptr ? nullptr : &stats, gauges,
+                         context.options.vllm_metrics ? context.options.served_names.front() : std::string())});
 }
 
 // /v1/models, and /v1/models/{id} where an id may hold slashes.

@@ -10,14 +10,6 @@ nlohmann::ordered_json or_null(const std::string& text) {
   return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
 }
 
-// The code of a numerical fault names its kind; the guard writes the kind into `what`.
-std::string fault_code(const std::string& what) {
-  const auto has = [&](std::string_view word) { return what.find(word) != std::string::npos; };
-  if (has("drift")) return "drift_detected";
-  if (has("inf_detected") || has(" Inf") || has(" inf ")) return "inf_detected";
-  return "nan_detected";
-}
-
 }  // namespace
 
 ApiError bad_request(std::string param, std::string message, std::string code) {
@@ -39,7 +31,10 @@ ApiError unavailable(std::string message, std::string code, int retry_after_s) {
 std::string error_json(const ApiError& error) {
   nlohmann::ordered_json body = {
       {"message", error.message}, {"type", error.type}, {"param", or_null(error.param)}, {"code", or_null(error.code)}};
-  if (!error.incident_id.empty()) body["incident_id"] = error.incident_id;
+  if (error.incident) {
+    body["incident_id"] = error.incident->id;
+    body["provenance"] = to_json(*error.incident);
+  }
   return nlohmann::ordered_json{{"error", std::move(body)}}.dump(-1, ' ', false,
                                                                  nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -60,13 +55,14 @@ HttpResponse transport_error(int status, std::string_view message) {
   return error_response(error);
 }
 
-ApiError engine_error(const Error& error, std::string_view incident_id) {
+ApiError engine_error(const Error& error, std::shared_ptr<const Incident> incident) {
   ApiError result{.status = 500, .message = error.what, .type = "server_error", .code = "internal_error"};
   if (!error.why.empty()) result.message += ": " + error.why;
-  if (!incident_id.empty() || error.code == Code::Verification) {
+  if (incident) {
     result.type = "numerical_fault";
-    result.code = fault_code(error.what + error.why);
-    result.incident_id = incident_id;
+    result.code =
+        incident->kind == FaultKind::Drift ? "drift_detected" : std::string(to_string(incident->kind)) + "_detected";
+    result.incident = std::move(incident);
     result.should_retry = false;
   } else if (error.code == Code::Usage || error.code == Code::Unsupported) {
     result.status = 400;

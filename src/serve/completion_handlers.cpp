@@ -1,8 +1,9 @@
-// POST /v1/chat/completions and /v1/completions.
+// POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/responses and /generate.
 #include <algorithm>
 
 #include "serve/generation.h"
 #include "serve/handlers.h"
+#include "serve/other_requests.h"
 #include "serve/prompt.h"
 
 namespace plumb {
@@ -11,8 +12,44 @@ namespace {
 
 using Prepared = std::variant<GenerationRequest, ApiError>;
 
-Prepared prepare_chat(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
-  ParsedChat parsed = parse_chat_request(http.body, model.limits);
+std::string joined(const std::string& field, const std::string& path) {
+  return path.empty() || path == "the schema" ? field : field + "." + path;
+}
+
+// Compiles what the fields ask for. Errors inside a schema name the keyword's whole path.
+std::optional<ApiError> constrain(const ServedModel& model, ReasoningStart reasoning, const ToolRequest& tools,
+                                  GenerationRequest& request) {
+  using Kind = grammar::ContentShape::Kind;
+  ConstraintField& constraint = request.common.constraint;
+  const bool required = tools.choice == ToolChoice::Required || tools.choice == ToolChoice::Named;
+  if (constraint.shape.kind == Kind::Free && !required) return std::nullopt;
+  grammar::OutputShape shape{.calls_required = required,
+                             .one_call = !tools.parallel || tools.choice == ToolChoice::Named};
+  for (const ToolSpec& tool : tools.specs) {
+    const bool offered = tools.callable() && (tools.choice != ToolChoice::Named || tool.name == tools.named);
+    if (offered) shape.tools.push_back({tool.name, tool.parameters_json});
+  }
+  if (reasoning == ReasoningStart::InReasoning) shape.reasoning = grammar::Reasoning::Open;
+  if (reasoning == ReasoningStart::MayBegin) shape.reasoning = grammar::Reasoning::MayBegin;
+  shape.content = std::move(constraint.shape);
+  Result<std::shared_ptr<grammar::Grammar>> made = model.grammars->get(shape);
+  if (made) {
+    request.grammar = *std::move(made);
+    return std::nullopt;
+  }
+  const Error& error = made.error();
+  std::string param = required ? "tools" : constraint.field, message = error.what;
+  const size_t colon = message.find(": ");
+  if (shape.content.kind == Kind::JsonSchema && colon != std::string::npos) {
+    param = joined(constraint.field, message.substr(0, colon));
+    message.erase(0, colon + 2);
+  }
+  if (!error.why.empty()) message += ": " + error.why;
+  return bad_request(param, "'" + param + "' " + message);
+}
+
+Prepared chat_of(const ServeContext& context, const ServedModel& model, std::string_view body, Endpoint endpoint) {
+  ParsedChat parsed = parse_chat_request(body, model.limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& chat = std::get<ChatRequest>(parsed);
   std::variant<std::string, ApiError> name = served_model(context, chat.common.model);
@@ -21,14 +58,41 @@ Prepared prepare_chat(const ServeContext& context, const ServedModel& model, con
   if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
   auto& prompt = std::get<RenderedPrompt>(rendered);
   GenerationRequest request;
-  request.endpoint = Endpoint::Chat;
+  request.endpoint = endpoint;
   request.common = std::move(chat.common);
   request.model = std::get<std::string>(std::move(name));
   request.separate_reasoning = chat.separate_reasoning;
   request.stop_in_reasoning = chat.stop_in_reasoning;
+  request.one_call = !chat.tools.parallel;
+  if (chat.tools.callable()) request.tools = std::make_shared<const ToolSchemas>(chat.tools.specs);
+  // No call comes where none is wanted, whatever the model has learnt.
+  if (const int32_t call = model.tags[MarkupTag::Call]; chat.tools.choice == ToolChoice::None && call >= 0) {
+    request.common.sampling.logit_bias.emplace_back(call, -1e30f);
+  }
   request.prompts.push_back(
       {.ids = std::move(prompt.ids), .text = std::move(prompt.text), .reasoning = prompt.reasoning});
+  if (std::optional<ApiError> error = constrain(model, request.prompts[0].reasoning, chat.tools, request))
+    return *std::move(error);
   return request;
+}
+
+Prepared prepare_chat(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
+  return chat_of(context, model, http.body, Endpoint::Chat);
+}
+
+Prepared prepare_messages(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
+  const Equivalent chat = chat_of_messages(http.body);
+  if (const auto* error = std::get_if<ApiError>(&chat)) return *error;
+  return chat_of(context, model, std::get<EquivalentBody>(chat).body, Endpoint::Messages);
+}
+
+Prepared prepare_responses(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
+  Equivalent chat = chat_of_responses(http.body);
+  if (const auto* error = std::get_if<ApiError>(&chat)) return *error;
+  Prepared prepared = chat_of(context, model, std::get<EquivalentBody>(chat).body, Endpoint::Responses);
+  if (auto* request = std::get_if<GenerationRequest>(&prepared))
+    request->echo_json = std::get<EquivalentBody>(std::move(chat)).echo_json;
+  return prepared;
 }
 
 std::variant<PromptInput, ApiError> prompt_input(const ServedModel& model, Prompt&& prompt, bool echo,
@@ -47,8 +111,8 @@ std::variant<PromptInput, ApiError> prompt_input(const ServedModel& model, Promp
   return input;
 }
 
-Prepared prepare_completion(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
-  ParsedCompletion parsed = parse_completion_request(http.body, model.limits);
+Prepared completion_of(const ServeContext& context, const ServedModel& model, std::string_view body) {
+  ParsedCompletion parsed = parse_completion_request(body, model.limits);
   if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
   auto& completion = std::get<CompletionRequest>(parsed);
   std::variant<std::string, ApiError> name = served_model(context, completion.common.model);
@@ -65,18 +129,35 @@ Prepared prepare_completion(const ServeContext& context, const ServedModel& mode
     request.prompts.push_back(std::get<PromptInput>(std::move(input)));
   }
   request.common = std::move(completion.common);
+  if (std::optional<ApiError> error = constrain(model, ReasoningStart::Off, {}, request)) return *std::move(error);
   return request;
+}
+
+Prepared prepare_completion(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
+  return completion_of(context, model, http.body);
+}
+
+Prepared prepare_generate(const ServeContext& context, const ServedModel& model, const HttpRequest& http) {
+  Equivalent completion = completion_of_generate(http.body);
+  if (const auto* error = std::get_if<ApiError>(&completion)) return *error;
+  Prepared prepared = completion_of(context, model, std::get<EquivalentBody>(completion).body);
+  if (auto* request = std::get_if<GenerationRequest>(&prepared)) {
+    request->endpoint = Endpoint::Generate;
+    request->rid = std::get<EquivalentBody>(std::move(completion)).rid;
+  }
+  return prepared;
 }
 
 using Prepare = Prepared (*)(const ServeContext&, const ServedModel&, const HttpRequest&);
 
-void generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange, Prepare prepare) {
+void generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange, Endpoint endpoint, Prepare prepare) {
   const ServedModel* model = ready_model(context, *exchange);
   if (model == nullptr || !json_body(*exchange)) return;
-  run_in_pool(context, exchange, [&context, model, exchange, prepare]() -> std::function<void()> {
+  run_in_pool(context, exchange, [&context, model, exchange, endpoint, prepare]() -> std::function<void()> {
     const auto prepared = std::make_shared<Prepared>(prepare(context, *model, exchange->request()));
-    return [&context, model, exchange, prepared] {
-      if (const auto* error = std::get_if<ApiError>(prepared.get())) return exchange->respond(error_response(*error));
+    return [&context, model, exchange, endpoint, prepared] {
+      if (const auto* error = std::get_if<ApiError>(prepared.get()))
+        return exchange->respond(refusal(endpoint, *error));
       auto& request = std::get<GenerationRequest>(*prepared);
       std::make_shared<Generation>(context, *model, exchange, std::move(request))->start();
     };
@@ -86,11 +167,25 @@ void generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange, 
 }  // namespace
 
 void handle_chat(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
-  generate(context, exchange, prepare_chat);
+  generate(context, exchange, Endpoint::Chat, prepare_chat);
 }
 
 void handle_completion(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
-  generate(context, exchange, prepare_completion);
+  generate(context, exchange, Endpoint::Completion, prepare_completion);
+}
+
+void handle_messages(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  generate(context, exchange, Endpoint::Messages, prepare_messages);
+}
+
+void handle_responses(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  generate(context, exchange, Endpoint::Responses, prepare_responses);
+}
+
+void handle_generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  if (context.options.generate_endpoint) return generate(context, exchange, Endpoint::Generate, prepare_generate);
+  exchange->respond(
+      error_response(not_found("/generate is off; start the server with --generate-endpoint", "", "unknown_url")));
 }
 
 const ServedModel* ready_model(ServeContext& context, Exchange& exchange) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <random>
 
 #include "serve/strict_json.h"
@@ -54,16 +55,16 @@ Generation::Generation(ServeContext& context, const ServedModel& model, std::sha
       model_(model),
       exchange_(std::move(exchange)),
       request_(std::move(request)),
-      writer_(response_facts()),
+      writer_(make_writer(response_facts())),
       late_prompt_(request_.echo && request_.common.sampling.logprobs >= 0) {}
 
 ResponseFacts Generation::response_facts() const {
   const CommonFields& common = request_.common;
-  const std::string& request_id = exchange_->request().request_id;
-  const std::string id = request_id.starts_with("req-") ? request_id.substr(4) : request_id;
+  int prompt_tokens = 0;
+  for (const PromptInput& prompt : request_.prompts) prompt_tokens += static_cast<int>(prompt.ids.size());
   return {
       .endpoint = request_.endpoint,
-      .id = (request_.endpoint == Endpoint::Chat ? "chatcmpl-" : "cmpl-") + id,
+      .id = answer_id(),
       .model = request_.model,
       .created =
           std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(),
@@ -73,13 +74,35 @@ ResponseFacts Generation::response_facts() const {
       .top_logprobs = std::max(0, common.sampling.logprobs),
       .include_usage = common.stream && common.include_usage,
       .token_ids = common.return_token_ids,
+      .prompt_tokens = prompt_tokens,
+      .echo_json = request_.echo_json,
       .tokenizer = model_.services.tokenizer};
 }
 
+std::string Generation::answer_id() const {
+  const std::string& request_id = exchange_->request().request_id;
+  const std::string id = request_id.starts_with("req-") ? request_id.substr(4) : request_id;
+  switch (request_.endpoint) {
+    case Endpoint::Chat:
+      return "chatcmpl-" + id;
+    case Endpoint::Completion:
+      return "cmpl-" + id;
+    case Endpoint::Messages:
+      return "msg_" + id;
+    case Endpoint::Responses:
+      return "resp_" + id;
+    case Endpoint::Generate:
+      return request_.rid.empty() ? id : request_.rid;
+  }
+  return id;
+}
+
 void Generation::start() {
+  submitted_ = std::chrono::steady_clock::now();
   std::optional<ApiError> error = check_lengths();
   if (!error) error = submit_all();
   if (error) return fail(*error);
+  context_.running.add(shared_from_this(), exchange_, answer_id());
   begin_answer();
   on_tokens();  // what the engine pushed before on_wake was set
 }
@@ -88,7 +111,7 @@ void Generation::start() {
 
 std::optional<ApiError> Generation::check_lengths() {
   CommonFields& common = request_.common;
-  const bool chat = request_.endpoint == Endpoint::Chat;
+  const bool chat = is_chat();
   const int64_t window = model_.services.engine->max_context();
   const size_t total = request_.prompts.size() * static_cast<size_t>(common.n);
   if (total > static_cast<size_t>(context_.options.max_choices_total)) {
@@ -122,20 +145,25 @@ GenerateRequest Generation::engine_request(const Choice& choice, int number) con
   if (!common.ignore_eos) result.stop_ids = model_.services.eos_ids;
   result.stop_ids.insert(result.stop_ids.end(), common.stop_token_ids.begin(), common.stop_token_ids.end());
   if (late_prompt_) result.prompt_logprobs = common.sampling.logprobs;
+  result.grammar = request_.grammar;
   result.cache_salt = common.cache_salt;
-  result.priority = common.priority;
+  result.client = exchange_->client;
+  result.priority = std::max(common.priority, exchange_->lowest_priority);
   result.deadline_us = deadline_us_;
   return result;
 }
 
 Generation::Choice Generation::make_choice(int index, size_t prompt) const {
   const CommonFields& common = request_.common;
-  const bool chat = request_.endpoint == Endpoint::Chat;
+  const bool chat = is_chat();
   ChoiceTextOptions options{
       .tokenizer = model_.services.tokenizer,
       .tags = model_.tags,
-      .reasoning = request_.separate_reasoning ? request_.prompts[prompt].reasoning : ReasoningParser::Start::Off,
+      .reasoning = request_.separate_reasoning ? request_.prompts[prompt].reasoning : ReasoningStart::Off,
+      .markup = chat,
       .drop_tags = chat && request_.separate_reasoning,
+      .tools = request_.tools,
+      .one_call = request_.one_call,
       .stop = common.stop,
       .include_stop = common.include_stop_str_in_output,
       .stop_in_reasoning = request_.stop_in_reasoning,
@@ -157,6 +185,10 @@ std::optional<ApiError> Generation::submit_all() {
     return bad_request("x-request-timeout-ms",
                        "the header 'x-request-timeout-ms' is '" + std::string(timeout) + "', expected 1 to 1000000000");
   deadline_us_ = *deadline;
+  if (const int64_t most = context_.options.request_timeout_ms; most > 0) {
+    const int64_t latest = now_us() + most * 1000;
+    deadline_us_ = deadline_us_ == 0 ? latest : std::min(deadline_us_, latest);
+  }
   choices_.reserve(request_.prompts.size() * static_cast<size_t>(request_.common.n));
   for (size_t prompt = 0; prompt < request_.prompts.size(); ++prompt) {
     for (int number = 0; number < request_.common.n; ++number) {
@@ -195,11 +227,11 @@ void Generation::begin_answer() {
   }
   exchange_->begin_stream(std::move(head));
   for (Choice& choice : choices_) {
-    if (request_.endpoint == Endpoint::Chat) exchange_->write(writer_.first_chunk(choice.index));
+    exchange_->write(writer_->begin(choice.index));
     if (!request_.echo || late_prompt_) continue;
     choice.whole.prompt_text = request_.prompts[choice.prompt].text;
     choice.text_offset = count_characters(choice.whole.prompt_text);
-    exchange_->write(writer_.echo_chunk(choice.index, choice.whole));
+    exchange_->write(writer_->echo(choice.index, choice.whole));
   }
 }
 
@@ -215,6 +247,7 @@ void Generation::on_tokens() {
 
 void Generation::take(Choice& choice) {
   choice.stream->take(events_);
+  time_tokens(choice);
   for (const TokenEvent& event : events_) {
     if (event.id >= 0 && !choice.stopped) on_token(choice, event);
     if (event.finish != FinishReason::None) on_end(choice, event);
@@ -223,12 +256,22 @@ void Generation::take(Choice& choice) {
   emit(choice);
 }
 
+// Tokens that came together share the time since those before them.
+void Generation::time_tokens(Choice& choice) {
+  const auto tokens = static_cast<int>(std::ranges::count_if(events_, [](const TokenEvent& e) { return e.id >= 0; }));
+  if (tokens == 0) return;
+  const int64_t now = now_us();
+  if (choice.last_us != 0)
+    context_.metrics.between_tokens(static_cast<double>(now - choice.last_us) * 1e-6 / tokens, tokens);
+  choice.last_us = now;
+}
+
 void Generation::on_token(Choice& choice, const TokenEvent& event) {
   last_token_us_ = now_us();
   if (first_token_us_ == 0) {
     first_token_us_ = last_token_us_;
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - exchange_->started();
-    context_.metrics.first_token(waited.count());
+    first_token_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - exchange_->started()).count();
+    context_.metrics.first_token(first_token_s_);
   }
   if (request_.prompt_only) return;
   if (choice.text.push(event, choice.pending)) return;
@@ -239,21 +282,21 @@ void Generation::on_token(Choice& choice, const TokenEvent& event) {
 void Generation::on_end(Choice& choice, const TokenEvent& event) {
   if (!choice.stopped && event.finish == FinishReason::Error) {
     const Error unknown{Code::Internal, "the engine ended the request without a reason", {}, {}};
-    return fail(engine_error(event.error.value_or(unknown), event.incident_id));
+    return fail(engine_error(event.error.value_or(unknown), event.incident));
   }
   if (!choice.stopped && event.finish == FinishReason::Abort) {
     const bool late = deadline_us_ != 0 && now_us() >= deadline_us_;
     ApiError error = unavailable("the server ended the request before it was complete", "aborted", 1);
     if (late) {
       error = {.status = 408,
-               .message = "the time of x-request-timeout-ms is over",
+               .message = "the request's time is over (x-request-timeout-ms, or the server's --request-timeout-ms)",
                .type = "timeout_error",
                .code = "deadline_exceeded",
                .should_retry = false};
     }
     return fail(error);
   }
-  choice.text.end(choice.pending);
+  choice.text.end(event.finish == FinishReason::Length, choice.pending);
   ChoiceEnd end;
   if (const std::optional<std::string> stop = choice.text.stopped_by(); stop) {
     end.stop_reason_json.clear();
@@ -264,7 +307,9 @@ void Generation::on_end(Choice& choice, const TokenEvent& event) {
     const std::vector<int32_t>& ids = request_.common.stop_token_ids;
     const bool asked = std::find(ids.begin(), ids.end(), event.stop_id) != ids.end();
     if (asked) end.stop_reason_json = std::to_string(event.stop_id);
+    if (choice.text.calls() > 0 && !choice.text.malformed_call()) end.finish_reason = "tool_calls";
   }
+  end.malformed_call = choice.text.malformed_call();
   finish_choice(choice, std::move(end));
 }
 
@@ -275,11 +320,19 @@ void Generation::emit(Choice& choice) {
     ChoiceDelta& all = choice.whole.text;
     all.reasoning += delta.reasoning;
     all.content += delta.content;
+    for (CallDelta& call : delta.calls) {
+      const auto index = static_cast<size_t>(call.index);
+      if (index == all.calls.size()) {
+        all.calls.push_back(std::move(call));
+      } else {
+        all.calls[index].arguments += call.arguments;
+      }
+    }
     std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(all.logprobs));
     all.token_ids.insert(all.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
   } else {
     if (!something && (!choice.done || delta.token_ids.empty())) return;
-    exchange_->write(writer_.delta_chunk(choice.index, delta, choice.text_offset));
+    exchange_->write(writer_->delta(choice.index, delta, choice.text_offset));
   }
   delta = {};
 }
@@ -306,14 +359,14 @@ void Generation::finish_choice(Choice& choice, ChoiceEnd end) {
   choice.whole.end = end;
   if (!request_.common.stream) return;
   if (late_prompt_) {
-    exchange_->write(writer_.echo_chunk(choice.index, choice.whole));
+    exchange_->write(writer_->echo(choice.index, choice.whole));
     choice.text_offset = count_characters(choice.whole.prompt_text);
     const ChoiceDelta& text = choice.whole.text;
     if (text.has_text() || !text.logprobs.empty()) {
-      exchange_->write(writer_.delta_chunk(choice.index, text, choice.text_offset));
+      exchange_->write(writer_->delta(choice.index, text, choice.text_offset));
     }
   }
-  exchange_->write(writer_.final_chunk(choice.index, end));
+  exchange_->write(writer_->end(choice.index, end));
 }
 
 UsageFacts Generation::usage() const {
@@ -337,8 +390,7 @@ void Generation::finish() {
   over_ = true;
   const UsageFacts used = usage();
   if (request_.common.stream) {
-    if (request_.common.include_usage) exchange_->write(writer_.usage_chunk(used));
-    exchange_->write(ResponseWriter::done_event());
+    exchange_->write(writer_->finish(used));
     record(choices_.front().reason);
     exchange_->end_stream();
     return;
@@ -346,7 +398,7 @@ void Generation::finish() {
   std::vector<WholeChoice> whole;
   whole.reserve(choices_.size());
   for (Choice& choice : choices_) whole.push_back(std::move(choice.whole));
-  HttpResponse response{.body = writer_.whole(whole, used)};
+  HttpResponse response{.body = writer_->whole(whole, used)};
   if (const std::string list = ignored_fields_header(request_.common); !list.empty()) {
     response.headers.emplace_back("x-ignored-fields", list);
   }
@@ -359,9 +411,18 @@ void Generation::fail(const ApiError& error) {
   cancel_all();
   if (!choices_.empty()) record("error");
   const bool streaming = request_.common.stream && open_choices_ > 0;
-  if (!streaming) return exchange_->respond(error_response(error));
-  exchange_->write(ResponseWriter::error_event(error_json(error)));
+  if (!streaming) return exchange_->respond(refusal(request_.endpoint, error));
+  exchange_->write(writer_->failed(error));
   exchange_->end_stream();
+}
+
+void Generation::abort() {
+  if (over_) return;
+  fail({.status = 409,
+        .message = "the request was aborted",
+        .type = "request_aborted",
+        .code = "aborted",
+        .should_retry = false});
 }
 
 void Generation::cancel_all() {
@@ -370,9 +431,14 @@ void Generation::cancel_all() {
 }
 
 void Generation::record(std::string_view reason) {
+  context_.running.remove(this);
   const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - exchange_->started();
-  int tokens = 0;
-  for (const Choice& choice : choices_) tokens += choice.text.tokens();
+  const std::chrono::duration<double> queued = submitted_ - exchange_->started();
+  int tokens = 0, cached = 0;
+  for (const Choice& choice : choices_) {
+    tokens += choice.text.tokens();
+    cached += choice.done ? choice.stream->usage.cached_tokens : 0;
+  }
   int prompt_tokens = 0;
   for (const PromptInput& prompt : request_.prompts) prompt_tokens += static_cast<int>(prompt.ids.size());
   const double decode = static_cast<double>(last_token_us_ - first_token_us_) * 1e-6;
@@ -381,6 +447,20 @@ void Generation::record(std::string_view reason) {
                              .seconds_per_token = tokens > 1 ? decode / (tokens - 1) : 0,
                              .prompt_tokens = prompt_tokens,
                              .completion_tokens = tokens});
+  const auto number = [](double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", value);
+    return std::string(text);
+  };
+  exchange_->notes = {{"finish", std::string(reason)},
+                      {"prompt_tokens", std::to_string(prompt_tokens), true},
+                      {"cached_tokens", std::to_string(cached), true},
+                      {"completion_tokens", std::to_string(tokens), true},
+                      {"prepare_ms", number(queued.count() * 1e3), true}};
+  if (first_token_us_ != 0) {
+    exchange_->notes.push_back({"first_token_ms", number(first_token_s_ * 1e3), true});
+    exchange_->notes.push_back({"decode_ms", number(decode * 1e3), true});
+  }
 }
 
 }  // namespace plumb

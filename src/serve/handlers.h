@@ -24,8 +24,16 @@ bool json_body(Exchange& exchange);
 std::variant<std::string, ApiError> served_model(const ServeContext& context, const std::string& asked);
 
 using Handler = void (*)(ServeContext&, const std::shared_ptr<Exchange>&);
+inline constexpr std::string_view kWebPrefix = "/web/";
+void handle_web(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_chat(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_completion(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_messages(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_count_tokens(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_responses(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_abort(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_health_generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_tokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_detokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_apply_template(ServeContext& context, const std::shared_ptr<Exchange>& exchange);

@@ -14,12 +14,14 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/local/connect_pair.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/log.h"
+#include "serve/tls_relay.h"
 
 namespace plumb {
 
@@ -43,6 +45,8 @@ std::string_view status_text(int status) {
       return "OK";
     case 204:
       return "No Content";
+    case 304:
+      return "Not Modified";
     case 400:
       return "Bad Request";
     case 401:
@@ -82,7 +86,9 @@ std::string_view status_text(int status) {
 
 // ---- Exchange ----
 
+// What is held goes back before the last bytes leave: who has read them may ask again.
 void Exchange::respond(HttpResponse response) {
+  held.reset();
   if (const auto connection = connection_.lock(); connection && connected_) connection->respond(std::move(response));
 }
 void Exchange::begin_stream(HttpResponse head) {
@@ -92,9 +98,11 @@ void Exchange::write(std::string_view bytes) {
   if (const auto connection = connection_.lock(); connection && connected_) connection->write_event_bytes(bytes);
 }
 void Exchange::end_stream() {
+  held.reset();
   if (const auto connection = connection_.lock(); connection && connected_) connection->end_stream(/*whole=*/true);
 }
 void Exchange::abort_stream() {
+  held.reset();
   if (const auto connection = connection_.lock(); connection && connected_) connection->end_stream(/*whole=*/false);
 }
 
@@ -128,19 +136,20 @@ Error cannot_listen(const std::string& where, const ErrorCode& error) {
   return {Code::Environment, "cannot listen on " + where, error.message(), std::move(works)};
 }
 
-// Enough file descriptors for the connections asked for, or a warning that names the shortage and a lower limit.
-int connections_allowed(int wanted) {
+// Enough file descriptors for the connections asked for, `each` taking so many, or a warning that names the shortage
+// and a lower limit.
+int connections_allowed(int wanted, int each) {
   constexpr int kOthers = 128;  // shards, epoll, log, libraries
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
-  const rlim_t need = static_cast<rlim_t>(wanted) + kOthers;
+  const rlim_t need = static_cast<rlim_t>(wanted) * static_cast<rlim_t>(each) + kOthers;
   if (limit.rlim_cur < need) {
     limit.rlim_cur = std::min(need, limit.rlim_max);
     (void)setrlimit(RLIMIT_NOFILE, &limit);
     (void)getrlimit(RLIMIT_NOFILE, &limit);
   }
   if (limit.rlim_cur >= need) return wanted;
-  const int allowed = std::max(16, static_cast<int>(limit.rlim_cur) - kOthers);
+  const int allowed = std::max(16, (static_cast<int>(limit.rlim_cur) - kOthers) / each);
   log_warn("file descriptors are limited to " + std::to_string(limit.rlim_cur) + ": at most " +
            std::to_string(allowed) + " connections instead of " + std::to_string(wanted) + "; raise it with ulimit -n");
   return allowed;
@@ -159,6 +168,7 @@ struct HttpServer::Impl {
   std::vector<std::shared_ptr<IoThread>> threads{};
   std::vector<std::unique_ptr<Tcp::acceptor>> tcp{};
   std::unique_ptr<Local::acceptor> local{};
+  http_detail::TlsContext tls{};  // null: the port speaks plain HTTP
   std::vector<Work> work{};
   std::vector<std::thread> running{};
   size_t next_thread = 0;
@@ -170,6 +180,7 @@ struct HttpServer::Impl {
   template <class Protocol>
   asio::awaitable<void> accept(asio::basic_socket_acceptor<Protocol>& acceptor);
   void adopt(Socket socket, const std::shared_ptr<IoThread>& thread);
+  ErrorCode adopt_tls(Tcp::socket socket, const std::shared_ptr<IoThread>& thread);
 };
 
 ErrorCode HttpServer::Impl::listen_on(const Tcp::endpoint& endpoint, bool v6_only) {
@@ -248,7 +259,13 @@ asio::awaitable<void> HttpServer::Impl::accept(asio::basic_socket_acceptor<Proto
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
     }
-    if constexpr (std::is_same_v<Protocol, Tcp>) socket.set_option(Tcp::no_delay(true), error);
+    if constexpr (std::is_same_v<Protocol, Tcp>) {
+      socket.set_option(Tcp::no_delay(true), error);
+      if (tls) {
+        if (error = adopt_tls(std::move(socket), thread); error) log_warn("cannot relay TLS: " + error.message());
+        continue;
+      }
+    }
     adopt(Socket(std::move(socket)), thread);
   }
 }
@@ -270,6 +287,21 @@ void HttpServer::Impl::adopt(Socket socket, const std::shared_ptr<IoThread>& thr
              [connection] { asio::co_spawn(connection->io(), Connection::run(connection), asio::detached); });
 }
 
+ErrorCode HttpServer::Impl::adopt_tls(Tcp::socket socket, const std::shared_ptr<IoThread>& thread) {
+  Local::socket ours(thread->io), theirs(thread->io);
+  ErrorCode error;
+  asio::local::connect_pair(ours, theirs, error);
+  if (error) return error;
+  asio::post(thread->io,
+             [context = tls, thread, outer = std::move(socket), inner = std::move(theirs), all = shared]() mutable {
+               asio::co_spawn(thread->io,
+                              http_detail::relay_tls(context, thread, std::move(outer), std::move(inner), all->options),
+                              asio::detached);
+             });
+  adopt(Socket(std::move(ours)), thread);
+  return {};
+}
+
 HttpServer::HttpServer(HttpOptions options, HttpHandlers handlers) : impl_(std::make_unique<Impl>()) {
   impl_->shared->options = std::move(options);
   impl_->shared->handlers = std::move(handlers);
@@ -279,8 +311,11 @@ HttpServer::~HttpServer() { stop(0); }
 
 Status HttpServer::start() {
   HttpOptions& options = impl_->shared->options;
-  options.max_connections = connections_allowed(options.max_connections);
+  options.max_connections = connections_allowed(options.max_connections, options.tls_cert.empty() ? 1 : 3);
   while (options.prefix.ends_with('/')) options.prefix.pop_back();
+  if (!options.tls_cert.empty()) {
+    PLUMB_TRY(impl_->tls, http_detail::make_tls(options.tls_cert, options.tls_key));
+  }
   const int count = options.io_threads > 0 ? options.io_threads : default_io_threads();
   for (int i = 0; i < count; ++i) impl_->threads.push_back(std::make_shared<IoThread>());
   PLUMB_TRY_STATUS(impl_->listen_tcp());
@@ -315,6 +350,7 @@ void HttpServer::stop(int grace_ms) {
     asio::post(thread->io, [thread] {
       const std::vector<Connection*> open(thread->connections.begin(), thread->connections.end());
       for (Connection* connection : open) connection->gone();
+      for (const auto& [owner, close] : thread->closers) close();
     });
   }
   impl_->work.clear();

@@ -9,15 +9,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/result.h"
 
 namespace plumb {
+
+// W3C trace context. The answer and what the server records carry our own span under the caller's trace.
+struct TraceContext {
+  std::string trace_id{};        // 32 hex digits; the caller's, or a new one
+  std::string span_id{};         // 16 hex digits, ours
+  std::string parent_span_id{};  // the caller's; "" without a valid traceparent
+  bool sampled = false;          // the caller's wish
+};
 
 struct HttpRequest {
   std::string method{};
@@ -26,6 +36,7 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> headers{};  // names in lower case
   std::string body{};
   std::string request_id{};  // the caller's x-request-id when it is a sane token, else one of ours
+  TraceContext trace{};
 
   // "" when absent.
   std::string_view header(std::string_view lower_case_name) const;
@@ -64,6 +75,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Called after wake(); several wakes before the I/O thread gets there are one call.
   std::function<void()> on_wake{};
 
+  // Set by the router: who asks ("" without keys), how far ahead it may run, what is given back after the answer.
+  std::string client{};
+  int lowest_priority = std::numeric_limits<int>::min();
+  std::shared_ptr<void> held{};
+  // For the line of this request in the log and for its trace; never text of prompts or answers.
+  std::vector<LogField> notes{};
+
   // From any thread.
   void wake();
   void post(std::function<void()> job);
@@ -80,12 +98,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 };
 
 struct HttpOptions {
-  std::string host = "127.0.0.1";  // name, IPv4 or IPv6 address; "" listens on every address
-  uint16_t port = 8000;            // 0: any free port
-  std::string unix_socket{};       // path; in addition to the port
-  std::string prefix{};            // "/x": paths are served with and without it
-  std::string cors_origin = "*";   // "": no CORS headers
-  int io_threads = 0;              // 0: one for every four cores, 1 to 4
+  std::string host = "127.0.0.1";     // name, IPv4 or IPv6 address; "" listens on every address
+  uint16_t port = 8000;               // 0: any free port
+  std::string unix_socket{};          // path; in addition to the port
+  std::string tls_cert{}, tls_key{};  // PEM files: the port speaks TLS, the socket stays plain
+  std::string prefix{};               // "/x": paths are served with and without it
+  std::string cors_origin = "*";      // "": no CORS headers
+  int io_threads = 0;                 // 0: one for every four cores, 1 to 4
   int max_connections = 8192;
   size_t max_header_bytes = size_t{64} * 1024;
   size_t max_body_bytes = size_t{32} * 1024 * 1024;
@@ -102,6 +121,9 @@ struct HttpAccess {
   int status = 0;  // 499: the client left before the answer
   int64_t duration_us = 0;
   int64_t bytes = 0;
+  std::string client{};
+  TraceContext trace{};
+  std::vector<LogField> notes{};
 };
 
 struct HttpHandlers {

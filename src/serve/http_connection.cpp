@@ -9,6 +9,7 @@
 #include <boost/beast/http/read.hpp>
 
 #include "base/log.h"
+#include "serve/trace_context.h"
 
 namespace plumb::http_detail {
 
@@ -214,6 +215,7 @@ HttpRequest Connection::take_request(RequestParser& parser) {
   request.body = std::move(message.body());
   const std::string_view id = request.header("x-request-id");
   request.request_id = sane_request_id(id) ? std::string(id) : make_request_id(thread_->ids);
+  request.trace = read_traceparent(request.header("traceparent"), thread_->ids);
   allow_headers_ = std::string(request.header("access-control-request-headers"));
   return request;
 }
@@ -258,6 +260,9 @@ void Connection::answer_ended() {
     access.method = exchange_->request_.method;
     access.path = exchange_->request_.path;
     access.request_id = exchange_->request_.request_id;
+    access.client = std::move(exchange_->client);
+    access.trace = std::move(exchange_->request_.trace);
+    access.notes = std::move(exchange_->notes);
     access.duration_us =
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - exchange_->started_).count();
     exchange_.reset();
@@ -271,7 +276,8 @@ void Connection::append_cors() {
   const HttpOptions& options = shared_->options;
   if (options.cors_origin.empty()) return;
   append_header(out_, "Access-Control-Allow-Origin", options.cors_origin);
-  append_header(out_, "Access-Control-Expose-Headers", "x-request-id, retry-after, x-should-retry, x-ignored-fields");
+  append_header(out_, "Access-Control-Expose-Headers",
+                "x-request-id, traceparent, retry-after, x-should-retry, x-ignored-fields");
   if (status_ != 204) return;
   append_header(out_, "Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
   append_header(out_, "Access-Control-Allow-Headers", allow_headers_.empty() ? "*" : allow_headers_);
@@ -290,7 +296,10 @@ void Connection::append_head(const HttpResponse& response, bool chunked, size_t 
     if (chunked) append_header(out_, "Transfer-Encoding", "chunked");
     if (!streaming_) append_header(out_, "Content-Length", std::to_string(content_length));
   }
-  if (exchange_) append_header(out_, "x-request-id", exchange_->request_.request_id);
+  if (exchange_) {
+    append_header(out_, "x-request-id", exchange_->request_.request_id);
+    append_header(out_, "traceparent", traceparent_of(exchange_->request_.trace));
+  }
   for (const auto& [name, value] : response.headers) append_header(out_, name, value);
   append_cors();
   if (!keep_alive_) append_header(out_, "Connection", "close");

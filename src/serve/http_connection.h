@@ -14,10 +14,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "serve/http.h"
@@ -34,7 +36,8 @@ class Connection;
 
 struct IoThread {
   asio::io_context io{1};
-  std::unordered_set<Connection*> connections{};  // touched on this thread only
+  std::unordered_set<Connection*> connections{};                     // touched on this thread only, as is the next
+  std::unordered_map<const void*, std::function<void()>> closers{};  // what else must be closed at the end
   std::mt19937_64 ids{std::random_device{}()};
 };
 

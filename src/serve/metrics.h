@@ -20,6 +20,8 @@ class Metrics {
   // `route` is one of our own, never the caller's path: labels must stay few.
   void http_request(std::string_view route, int status, double seconds);
   void first_token(double seconds);
+  // Between two tokens of a choice that came in different steps.
+  void between_tokens(double seconds, int times);
   struct Finished {
     std::string_view reason = "stop";  // stop, length, abort, error
     double seconds = 0;
@@ -33,7 +35,8 @@ class Metrics {
     bool ready = false;
   };
   // `engine` may be null while loading.
-  std::string text(const EngineStats* engine, Gauges gauges) const;
+  // With a `vllm_model`, the vllm: names that say the same follow, labelled with it.
+  std::string text(const EngineStats* engine, Gauges gauges, const std::string& vllm_model = {}) const;
 
  private:
   struct Impl;

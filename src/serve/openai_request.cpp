@@ -4,9 +4,11 @@
 #include <cfloat>
 #include <cmath>
 
+#include "serve/constraint_fields.h"
 #include "serve/fields.h"
 #include "serve/request_messages.h"
 #include "serve/strict_json.h"
+#include "serve/tool_fields.h"
 
 namespace plumb {
 
@@ -16,9 +18,6 @@ constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxTopLogprobs = 20;
 constexpr int64_t kInt32Max = INT32_MAX;
-constexpr std::string_view kNoTools = "this server does not offer tool calls";
-constexpr std::string_view kNoStructure =
-    "this server does not offer structured output; only {\"type\":\"text\"} works";
 constexpr std::string_view kTextOnly = "this model reads and writes text only";
 
 // Any 64-bit integer: -1 and 2^64-1 are the same bits and the same seed.
@@ -143,8 +142,8 @@ void read_stream_options(Fields& fields, CommonFields& common) {
 
 // Fields that are known and have no effect, or whose non-default values this server must refuse rather than ignore.
 void read_other_fields(Fields& fields) {
-  for (const char* name : {"user", "metadata", "parallel_tool_calls", "safety_identifier", "prompt_cache_key",
-                           "prompt_cache_retention", "verbosity"}) {
+  for (const char* name :
+       {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "verbosity"}) {
     fields.neutral(name);
   }
   (void)fields.boolean("spaces_between_special_tokens", true);  // byte-level tokens: there are none to begin with
@@ -152,16 +151,6 @@ void read_other_fields(Fields& fields) {
   const Json* tier = fields.find("service_tier");
   if (tier != nullptr && *tier != "auto" && *tier != "default") {
     fields.fail("service_tier", "is " + shown(*tier) + ", only \"auto\" and \"default\" work", "unsupported_parameter");
-  }
-  const Json* format = fields.find("response_format");
-  if (format != nullptr && *format != Json{{"type", "text"}}) {
-    fields.fail("response_format", "asks for what is not offered: " + std::string(kNoStructure),
-                "unsupported_parameter");
-  }
-  for (const char* name :
-       {"regex", "ebnf", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "guided_decoding_backend", "guided_whitespace_pattern"}) {
-    fields.not_offered(name, nullptr, kNoStructure);
   }
   fields.not_offered("prompt_logprobs", nullptr, "use /v1/completions with echo and logprobs");
   fields.not_offered("use_beam_search", false, "beam search is not offered");
@@ -183,6 +172,7 @@ void read_common(Fields& fields, CommonFields& common, const RequestLimits& limi
   common.priority = static_cast<int>(fields.integer("priority", 0, INT32_MIN, kInt32Max));
   common.cache_salt = fields.text("cache_salt");
   if (common.cache_salt.size() > 256) fields.fail("cache_salt", "is over 256 bytes");
+  read_constraint(fields, common.constraint);
   read_stream_options(fields, common);
   read_other_fields(fields);
 }
@@ -215,21 +205,15 @@ void read_chat_logprobs(Fields& fields, CommonFields& common) {
   if (wanted) common.sampling.logprobs = static_cast<int>(top);
 }
 
-void read_tools(Fields& fields) {
-  fields.not_offered("tools", Json::array(), kNoTools);
-  fields.not_offered("functions", Json::array(), kNoTools);
-  fields.not_offered("function_call", "none", kNoTools);
-  const Json* choice = fields.find("tool_choice");
-  if (choice != nullptr && *choice != "none" && *choice != "auto") {
-    fields.fail("tool_choice", "is " + shown(*choice) + ": " + std::string(kNoTools), "unsupported_parameter");
-  }
-}
-
 // reasoning_effort goes to the template; "none" is its enable_thinking = false.
-void read_template_fields(Fields& fields, ChatRequest& chat) {
+void read_template_fields(Fields& fields, const RequestLimits& limits, ChatRequest& chat) {
   chat.add_generation_prompt = fields.boolean("add_generation_prompt", true);
   chat.continue_final_message = fields.boolean("continue_final_message", false);
-  fields.not_offered("chat_template", nullptr, "the model's own template is used");
+  if (limits.allow_chat_template) {
+    chat.chat_template = fields.text("chat_template");
+  } else {
+    fields.not_offered("chat_template", nullptr, "the server uses the model's own (--allow-chat-template lifts that)");
+  }
   fields.not_offered("documents", Json::array(), "documents are not offered; put them into a message");
   Json kwargs = Json::object();
   if (const Json* value = fields.find("chat_template_kwargs"); value != nullptr) {
@@ -278,9 +262,9 @@ ParsedChat parse_chat_request(std::string_view body, const RequestLimits& limits
   read_max_tokens(fields, chat.common, "max_completion_tokens", 1);
   check_min_tokens(fields, chat.common);
   read_chat_logprobs(fields, chat.common);
-  read_tools(fields);
+  read_tools(fields, chat.tools);
   read_messages(fields, chat.messages);
-  read_template_fields(fields, chat);
+  read_template_fields(fields, limits, chat);
   chat.separate_reasoning = fields.boolean("separate_reasoning", true);
   chat.stop_in_reasoning = fields.boolean("stop_in_reasoning", false);
   fields.not_offered("audio", nullptr, kTextOnly);
@@ -293,15 +277,15 @@ ParsedChat parse_chat_request(std::string_view body, const RequestLimits& limits
   return chat;
 }
 
-ParsedChat parse_template_request(std::string_view body, const RequestLimits&) {
+ParsedChat parse_template_request(std::string_view body, const RequestLimits& limits) {
   const Result<Json> root = parse_object(body);
   if (!root) return bad_request("", root.error().what, "invalid_json");
   Fields fields(*root, "");
   ChatRequest chat;
   chat.common.model = fields.text("model");
-  read_tools(fields);
+  read_tools(fields, chat.tools);
   read_messages(fields, chat.messages);
-  read_template_fields(fields, chat);
+  read_template_fields(fields, limits, chat);
   if (fields.error()) return *fields.error();
   return chat;
 }
@@ -319,6 +303,7 @@ ParsedCompletion parse_completion_request(std::string_view body, const RequestLi
   check_min_tokens(fields, common);
   request.prompt_only = common.max_tokens == 0;
   read_prompts(fields, request.prompts, limits);
+  fields.neutral("parallel_tool_calls");
   fields.not_offered("suffix", "", "text is completed at its end only");
   fields.not_offered("best_of", common.n, "best_of is not offered beyond n");
   finish(fields, common, limits);

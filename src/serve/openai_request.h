@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "engine/sampling.h"
+#include "grammar/compile.h"
 #include "serve/api_error.h"
+#include "serve/tool_schema.h"
 
 namespace plumb {
 
@@ -21,7 +23,14 @@ struct RequestLimits {
   float default_temperature = 1.0f;  // generation_config.json, else 1
   float default_top_p = 1.0f;
   int default_top_k = 0;
+  bool allow_chat_template = false;
   bool strict_fields = false;  // unknown fields are 400 instead of a response header
+};
+
+// What the answer must look like, and the field that said so.
+struct ConstraintField {
+  grammar::ContentShape shape{};
+  std::string field{};
 };
 
 // The fields both completion endpoints share.
@@ -42,6 +51,7 @@ struct CommonFields {
   bool include_usage = false;
   int priority = 0;
   std::string cache_salt{};
+  ConstraintField constraint{};
   std::vector<std::string> ignored_fields{};  // unknown ones, listed in a response header
 };
 
@@ -60,9 +70,22 @@ struct ChatMessage {
   std::vector<ToolCallMessage> tool_calls{};
 };
 
+enum class ToolChoice : uint8_t { None, Auto, Required, Named };
+
+struct ToolRequest {
+  std::vector<ToolSpec> specs{};
+  std::string list_json{};  // as it came, for the template; "" without tools
+  ToolChoice choice = ToolChoice::Auto;
+  std::string named{};
+  bool parallel = true;
+  bool callable() const { return !specs.empty() && choice != ToolChoice::None; }
+};
+
 struct ChatRequest {
   CommonFields common{};
   std::vector<ChatMessage> messages{};
+  ToolRequest tools{};
+  std::string chat_template{};         // "": the model's own
   std::string template_kwargs_json{};  // an object, or ""; reasoning_effort is in it
   bool add_generation_prompt = true;
   bool continue_final_message = false;

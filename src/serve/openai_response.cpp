@@ -39,20 +39,7 @@ bool valid_utf8(std::string_view bytes) {
 
 }  // namespace
 
-int64_t count_characters(std::string_view text) {
-  int64_t count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  return count;
-}
-
-void append_ids(std::string& out, const std::vector<int32_t>& ids) {
-  out += '[';
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i != 0) out += ',';
-    append_int(out, ids[i]);
-  }
-  out += ']';
-}
+namespace {
 
 std::string usage_json(const UsageFacts& u) {
   std::string out = "{\"prompt_tokens\":";
@@ -73,7 +60,9 @@ std::string usage_json(const UsageFacts& u) {
   return out;
 }
 
-ResponseWriter::ResponseWriter(ResponseFacts facts) : facts_(std::move(facts)) {
+}  // namespace
+
+OpenAiWriter::OpenAiWriter(ResponseFacts facts) : facts_(std::move(facts)) {
   const auto head = [this](std::string_view object) {
     std::string out = "{\"id\":";
     append_json_string(out, facts_.id);
@@ -96,7 +85,7 @@ ResponseWriter::ResponseWriter(ResponseFacts facts) : facts_(std::move(facts)) {
 
 // ---- tokens and their probabilities ----
 
-std::string ResponseWriter::token_key(int32_t id) const {
+std::string OpenAiWriter::token_key(int32_t id) const {
   const std::string_view bytes = facts_.tokenizer->token_bytes(id);
   if (valid_utf8(bytes)) return std::string(bytes);
   static constexpr char kHex[] = "0123456789abcdef";
@@ -108,7 +97,7 @@ std::string ResponseWriter::token_key(int32_t id) const {
   return text;
 }
 
-void ResponseWriter::append_token(std::string& out, const TokenLogprob& token) const {
+void OpenAiWriter::append_token(std::string& out, const TokenLogprob& token) const {
   out += "{\"token\":";
   append_json_string(out, token_key(token.id));
   out += ",\"logprob\":";
@@ -123,7 +112,7 @@ void ResponseWriter::append_token(std::string& out, const TokenLogprob& token) c
   out += ']';
 }
 
-void ResponseWriter::append_chat_logprobs(std::string& out, const std::vector<LogprobEntry>& entries) const {
+void OpenAiWriter::append_chat_logprobs(std::string& out, const std::vector<LogprobEntry>& entries) const {
   out += "{\"content\":[";
   for (size_t i = 0; i < entries.size(); ++i) {
     if (i != 0) out += ',';
@@ -140,8 +129,8 @@ void ResponseWriter::append_chat_logprobs(std::string& out, const std::vector<Lo
   out += "],\"refusal\":null}";
 }
 
-void ResponseWriter::append_completion_logprobs(std::string& out, const std::vector<LogprobEntry>& entries,
-                                                bool first_is_null, int64_t& text_offset) const {
+void OpenAiWriter::append_completion_logprobs(std::string& out, const std::vector<LogprobEntry>& entries,
+                                              bool first_is_null, int64_t& text_offset) const {
   std::string tokens, values, tops, offsets;
   for (size_t i = 0; i < entries.size(); ++i) {
     const LogprobEntry& entry = entries[i];
@@ -183,12 +172,12 @@ void ResponseWriter::append_completion_logprobs(std::string& out, const std::vec
 
 // ---- streamed ----
 
-void ResponseWriter::open_choice(std::string& out, int index) const {
+void OpenAiWriter::open_choice(std::string& out, int index) const {
   out += "{\"index\":";
   append_int(out, index);
 }
 
-void ResponseWriter::close_choice(std::string& out, std::string_view finish_reason, std::string_view extra) const {
+void OpenAiWriter::close_choice(std::string& out, std::string_view finish_reason, std::string_view extra) const {
   out += ",\"finish_reason\":";
   if (finish_reason.empty()) {
     out += "null";
@@ -199,7 +188,7 @@ void ResponseWriter::close_choice(std::string& out, std::string_view finish_reas
 }
 
 // "content":..., and reasoning under the name asked for; without the braces.
-void ResponseWriter::append_message_text(std::string& out, const ChoiceDelta& delta) const {
+void OpenAiWriter::append_message_text(std::string& out, const ChoiceDelta& delta) const {
   bool first = true;
   const auto member = [&](std::string_view name, std::string_view text) {
     out.append(first ? "\"" : ",\"").append(name).append("\":");
@@ -213,7 +202,34 @@ void ResponseWriter::append_message_text(std::string& out, const ChoiceDelta& de
   if (!delta.content.empty()) member("content", delta.content);
 }
 
-std::string ResponseWriter::first_chunk(int index) const {
+// Streamed, the first delta of a call has its id and name and no arguments yet; later ones have arguments alone.
+void OpenAiWriter::append_call(std::string& out, int choice, const CallDelta& call, bool streamed) const {
+  out += '{';
+  if (streamed) {
+    out += "\"index\":";
+    append_int(out, call.index);
+  }
+  if (!call.name.empty()) {
+    const std::string id = call_id(facts_.id, choice, call.index);
+    out.append(streamed ? "," : "").append("\"id\":\"").append(id).append("\",\"type\":\"function\"");
+  }
+  out.append(out.back() == '{' ? "" : ",").append("\"function\":{");
+  if (!call.name.empty()) {
+    out += "\"name\":";
+    append_json_string(out, call.name);
+    out += ',';
+  }
+  out += "\"arguments\":";
+  append_json_string(out, call.arguments);
+  out += "}}";
+}
+
+std::string OpenAiWriter::end_extra(const ChoiceEnd& end) {
+  return ",\"stop_reason\":" + end.stop_reason_json + (end.malformed_call ? ",\"malformed_tool_call\":true" : "");
+}
+
+std::string OpenAiWriter::begin(int index) {
+  if (facts_.endpoint != Endpoint::Chat) return {};
   std::string out = chunk_start_;
   open_choice(out, index);
   out += ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null";
@@ -221,7 +237,7 @@ std::string ResponseWriter::first_chunk(int index) const {
   return out += chunk_end_;
 }
 
-std::string ResponseWriter::delta_chunk(int index, const ChoiceDelta& delta, int64_t& text_offset) const {
+std::string OpenAiWriter::delta(int index, const ChoiceDelta& delta, int64_t& text_offset) {
   std::string out;
   out.reserve(chunk_start_.size() + delta.content.size() + delta.reasoning.size() + 160);
   out += chunk_start_;
@@ -230,7 +246,11 @@ std::string ResponseWriter::delta_chunk(int index, const ChoiceDelta& delta, int
   if (chat) {
     out += ",\"delta\":{";
     append_message_text(out, delta);
-    out += '}';
+    for (size_t i = 0; i < delta.calls.size(); ++i) {
+      out += i != 0 ? "," : out.back() == '{' ? "\"tool_calls\":[" : ",\"tool_calls\":[";
+      append_call(out, index, delta.calls[i], /*streamed=*/true);
+    }
+    out += delta.calls.empty() ? "}" : "]}";
   } else {
     out += ",\"text\":";
     append_json_string(out, delta.content);
@@ -252,7 +272,7 @@ std::string ResponseWriter::delta_chunk(int index, const ChoiceDelta& delta, int
   return out += chunk_end_;
 }
 
-std::string ResponseWriter::echo_chunk(int index, const WholeChoice& prompt) const {
+std::string OpenAiWriter::echo(int index, const WholeChoice& prompt) {
   std::string out = chunk_start_;
   open_choice(out, index);
   out += ",\"text\":";
@@ -268,22 +288,25 @@ std::string ResponseWriter::echo_chunk(int index, const WholeChoice& prompt) con
   return out += chunk_end_;
 }
 
-std::string ResponseWriter::final_chunk(int index, const ChoiceEnd& end) const {
+std::string OpenAiWriter::end(int index, const ChoiceEnd& end) {
   std::string out = chunk_start_;
   open_choice(out, index);
   out += facts_.endpoint == Endpoint::Chat ? ",\"delta\":{}" : ",\"text\":\"\"";
   out += ",\"logprobs\":null";
-  close_choice(out, end.finish_reason, ",\"stop_reason\":" + end.stop_reason_json);
+  close_choice(out, end.finish_reason, end_extra(end));
   return out += chunk_end_;
 }
 
-std::string ResponseWriter::usage_chunk(const UsageFacts& usage) const {
-  return chunk_start_ + "],\"usage\":" + usage_json(usage) + "}\n\n";
+std::string OpenAiWriter::finish(const UsageFacts& usage) {
+  const std::string done = "data: [DONE]\n\n";
+  return facts_.include_usage ? chunk_start_ + "],\"usage\":" + usage_json(usage) + "}\n\n" + done : done;
 }
+
+std::string OpenAiWriter::failed(const ApiError& error) { return "data: " + error_json(error) + "\n\n"; }
 
 // ---- whole ----
 
-std::string ResponseWriter::whole(const std::vector<WholeChoice>& choices, const UsageFacts& usage) const {
+std::string OpenAiWriter::whole(const std::vector<WholeChoice>& choices, const UsageFacts& usage) {
   std::string out = head_;
   const bool chat = facts_.endpoint == Endpoint::Chat;
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -298,8 +321,17 @@ std::string ResponseWriter::whole(const std::vector<WholeChoice>& choices, const
       append_message_text(out, text);
       if (!text.reasoning.empty()) out += ',';
       out += "\"content\":";
-      append_json_string(out, choice.text.content);
-      out += ",\"refusal\":null}";
+      if (choice.text.content.empty() && !choice.text.calls.empty()) {
+        out += "null";
+      } else {
+        append_json_string(out, choice.text.content);
+      }
+      out += ",\"refusal\":null";
+      for (size_t k = 0; k < choice.text.calls.size(); ++k) {
+        out += k == 0 ? ",\"tool_calls\":[" : ",";
+        append_call(out, choice.index, choice.text.calls[k], /*streamed=*/false);
+      }
+      out += choice.text.calls.empty() ? "}" : "]}";
     } else {
       out += ",\"text\":";
       append_json_string(out, choice.prompt_text + choice.text.content);
@@ -313,7 +345,7 @@ std::string ResponseWriter::whole(const std::vector<WholeChoice>& choices, const
     } else {
       append_completion_logprobs(out, entries, !choice.prompt_logprobs.empty(), offset);
     }
-    std::string extra = ",\"stop_reason\":" + choice.end.stop_reason_json;
+    std::string extra = end_extra(choice.end);
     if (facts_.token_ids) {
       extra += ",\"token_ids\":";
       append_ids(extra, choice.text.token_ids);

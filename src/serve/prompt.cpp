@@ -69,15 +69,16 @@ std::optional<ApiError> cut_after_final_message(const ChatMessage& last, Rendere
 
 }  // namespace
 
-ReasoningParser::Start reasoning_start(std::string_view text, const std::vector<int32_t>& ids, const ThinkTags& tags) {
-  using Start = ReasoningParser::Start;
+ReasoningStart reasoning_start(std::string_view text, const std::vector<int32_t>& ids, const TagIds& tags) {
+  using Start = ReasoningStart;
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
   if (text.ends_with("</think>")) return Start::Off;
   if (text.ends_with("<think>")) return Start::InReasoning;
   // A message that is to be continued may stop in the middle of its reasoning.
-  const auto tag = std::find_if(ids.rbegin(), ids.rend(),
-                                [&](int32_t id) { return id >= 0 && (id == tags.begin_id || id == tags.end_id); });
-  return tag != ids.rend() && *tag == tags.begin_id ? Start::InReasoning : Start::MayBegin;
+  const int32_t begin = tags[MarkupTag::Think], end = tags[MarkupTag::EndThink];
+  const auto tag =
+      std::find_if(ids.rbegin(), ids.rend(), [&](int32_t id) { return id >= 0 && (id == begin || id == end); });
+  return tag != ids.rend() && *tag == begin ? Start::InReasoning : Start::MayBegin;
 }
 
 std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, const ServedModel& model,
@@ -86,13 +87,28 @@ std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, 
   if (chat_template == nullptr) {
     return bad_request("messages", "this checkpoint has no chat template; use /v1/completions", "no_chat_template");
   }
+  std::optional<ChatTemplate> own;
+  if (!chat.chat_template.empty()) {
+    Result<ChatTemplate> parsed = chat_template->with_source(chat.chat_template);
+    if (!parsed) return bad_request("chat_template", parsed.error().to_string(), "template_error");
+    chat_template = &own.emplace(*std::move(parsed));
+  }
   const bool knows_developer = chat_template->mentions("developer");
   Json messages = Json::array();
   for (const ChatMessage& message : chat.messages) messages.push_back(message_json(message, knows_developer));
   Json kwargs = Json::object();
   if (!chat.template_kwargs_json.empty()) kwargs = Json::parse(chat.template_kwargs_json, nullptr, false);
   kwargs["add_generation_prompt"] = chat.add_generation_prompt;
-  Result<Rendered> rendered = chat_template->render(messages, nullptr, kwargs);
+  // A choice of "none" describes no tools, so that none is tempting.
+  const bool tools = chat.tools.callable();
+  if (tools && !model.calls) {
+    return bad_request("tools",
+                       "'tools': this checkpoint's chat template does not write calls as <tool_call> ... <arg_key>, "
+                       "the form that is read here",
+                       "unsupported_parameter");
+  }
+  const Json list = tools ? Json::parse(chat.tools.list_json, nullptr, /*allow_exceptions=*/false) : Json(nullptr);
+  Result<Rendered> rendered = chat_template->render(messages, list, kwargs);
   if (!rendered) return bad_request("messages", rendered.error().to_string(), "template_error");
   if (chat.continue_final_message) {
     std::optional<ApiError> error = cut_after_final_message(chat.messages.back(), *rendered);

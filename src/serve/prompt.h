@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "serve/context.h"
+#include "serve/markup_parser.h"
 #include "serve/openai_request.h"
-#include "serve/reasoning_parser.h"
 
 namespace plumb {
 
 struct RenderedPrompt {
   std::string text{};
   std::vector<int32_t> ids{};
-  ReasoningParser::Start reasoning = ReasoningParser::Start::MayBegin;
+  ReasoningStart reasoning = ReasoningStart::MayBegin;
 };
 
 // An ApiError is the caller's (400): the template refused, or the checkpoint has none.
@@ -23,6 +23,6 @@ std::variant<RenderedPrompt, ApiError> render_chat(const ServeContext& context, 
                                                    const ChatRequest& chat);
 
 // What the end of a prompt says about the text that follows it.
-ReasoningParser::Start reasoning_start(std::string_view text, const std::vector<int32_t>& ids, const ThinkTags& tags);
+ReasoningStart reasoning_start(std::string_view text, const std::vector<int32_t>& ids, const TagIds& tags);
 
 }  // namespace plumb

@@ -11,22 +11,31 @@ namespace {
 struct Route {
   std::string_view path{}, method{};
   Handler handler = nullptr;
-  bool open = false;  // needs no key
+  Access access = Access::Key;
+  bool generates = false;  // counts against its client's limit
 };
 
 constexpr Route kRoutes[] = {
-    {"/v1/chat/completions", "POST", handle_chat},
-    {"/v1/completions", "POST", handle_completion},
+    {"/v1/chat/completions", "POST", handle_chat, Access::Key, /*generates=*/true},
+    {"/v1/completions", "POST", handle_completion, Access::Key, /*generates=*/true},
+    {"/v1/messages", "POST", handle_messages, Access::Key, /*generates=*/true},
+    {"/v1/messages/count_tokens", "POST", handle_count_tokens},
+    {"/v1/responses", "POST", handle_responses, Access::Key, /*generates=*/true},
+    {"/generate", "POST", handle_generate, Access::Key, /*generates=*/true},
+    {"/abort_request", "POST", handle_abort, Access::Admin},
+    {"/health_generate", "GET", handle_health_generate},
     {"/v1/models", "GET", handle_models},
     {"/tokenize", "POST", handle_tokenize},
     {"/detokenize", "POST", handle_detokenize},
     {"/apply-template", "POST", handle_apply_template},
-    {"/health", "GET", handle_health, /*open=*/true},
-    {"/health/live", "GET", handle_live, /*open=*/true},
-    {"/metrics", "GET", handle_metrics},
+    {"/health", "GET", handle_health, Access::Open},
+    {"/health/live", "GET", handle_live, Access::Open},
+    {"/", "GET", handle_web, Access::Open},
+    {kWebPrefix, "GET", handle_web, Access::Open},
+    {"/metrics", "GET", handle_metrics, Access::Admin},
     {"/model_info", "GET", handle_model_info},
-    {"/plan", "GET", handle_plan},
-    {"/verification", "GET", handle_verification},
+    {"/plan", "GET", handle_plan, Access::Admin},
+    {"/verification", "GET", handle_verification, Access::Admin},
 };
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
@@ -35,29 +44,35 @@ const Route* find_route(std::string_view path) {
   for (const Route& route : kRoutes)
     if (route.path == path) return &route;
   if (path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size()) return find_route("/v1/models");
+  if (path.starts_with(kWebPrefix)) return find_route(kWebPrefix);
   return nullptr;
 }
 
-// Takes the same time wherever the texts differ.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size() && !b.empty(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i % b.size()]);
-  }
-  return difference == 0;
+ApiError refusal(AccessControl::Verdict verdict, const Route* found) {
+  if (verdict == AccessControl::Verdict::NotAdmin)
+    return {.status = 403,
+            .message = std::string(found->path) + " is for the administrator's key",
+            .type = "permission_error",
+            .code = "admin_key_required"};
+  return {.status = 401,
+          .message = "a valid key is needed: Authorization: Bearer KEY",
+          .type = "authentication_error",
+          .code = "invalid_api_key"};
 }
 
-bool key_ok(const ServeContext& context, const HttpRequest& request) {
-  const std::string& key = context.options.api_key;
-  if (key.empty()) return true;
-  std::string_view given = request.header("authorization");
-  static constexpr std::string_view kScheme = "bearer ";
-  if (given.size() < kScheme.size()) return false;
-  for (size_t i = 0; i < kScheme.size(); ++i) {
-    if ((given[i] | 0x20) != (kScheme[i] | 0x20)) return false;
-  }
-  given.remove_prefix(kScheme.size());
-  return same_secret(given, key);
+// False after answering 429: the client runs as much as it may.
+bool admit(AccessControl::Client* client, Exchange& exchange) {
+  if (client == nullptr) return true;
+  exchange.lowest_priority = client->key.priority;
+  exchange.held = AccessControl::enter(*client);
+  if (exchange.held) return true;
+  exchange.respond(error_response(
+      {.status = 429,
+       .message = "this key runs its limit of " + std::to_string(client->key.max_requests) + " requests already",
+       .type = "rate_limit_error",
+       .code = "key_limit",
+       .retry_after_s = 1}));
+  return false;
 }
 
 }  // namespace
@@ -70,12 +85,11 @@ std::string_view route_name(std::string_view path) {
 void route(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const Route* found = find_route(request.path);
-  if ((found == nullptr || !found->open) && !key_ok(context, request)) {
-    return exchange->respond(error_response({.status = 401,
-                                             .message = "a valid key is needed: Authorization: Bearer KEY",
-                                             .type = "authentication_error",
-                                             .code = "invalid_api_key"}));
-  }
+  AccessControl::Client* client = nullptr;
+  const AccessControl::Verdict verdict =
+      context.access.check(request, found == nullptr ? Access::Key : found->access, client);
+  if (verdict != AccessControl::Verdict::Granted) return exchange->respond(error_response(refusal(verdict, found)));
+  if (client != nullptr) exchange->client = client->key.name;
   if (found == nullptr) {
     std::string message = request.path.substr(0, 200) + " is no endpoint of this server";
     if (request.path == "/v1/embeddings") message = "embeddings are not offered by this server";
@@ -90,7 +104,7 @@ void route(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
     response.headers.emplace_back("Allow", found->method == "GET" ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
     return exchange->respond(std::move(response));
   }
-  found->handler(context, exchange);
+  if (!found->generates || admit(client, *exchange)) found->handler(context, exchange);
 }
 
 }  // namespace plumb

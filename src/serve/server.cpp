@@ -1,10 +1,12 @@
 #include "serve/server.h"
 
 #include "base/check.h"
-#include "base/log.h"
 #include "serve/api_error.h"
 #include "serve/context.h"
 #include "serve/handlers.h"
+#include "serve/request_log.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
 
 namespace plumb {
 
@@ -12,23 +14,15 @@ namespace {
 
 constexpr int kFlushMs = 2000;  // after draining, for last bytes to leave
 
-void log_access(const HttpAccess& access) {
-  std::string line = access.method.empty() ? "-" : access.method;
-  line.append(1, ' ').append(access.path.substr(0, 100)).append(1, ' ').append(std::to_string(access.status));
-  line.append(" ").append(std::to_string(access.duration_us / 1000)).append(" ms ");
-  line.append(std::to_string(access.bytes)).append(" bytes ").append(access.request_id);
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // a path may hold anything, the log may not
-  log_info(line);
-}
-
 HttpHandlers handlers_for(ServeContext& context) {
   return {.on_request = [&context](std::shared_ptr<Exchange> exchange) { route(context, exchange); },
           .on_done =
               [&context](const HttpAccess& access) {
                 const double seconds = static_cast<double>(access.duration_us) * 1e-6;
-                context.metrics.http_request(route_name(access.path), access.status, seconds);
-                if (context.options.access_log) log_access(access);
+                const std::string_view route = route_name(access.path);
+                context.metrics.http_request(route, access.status, seconds);
+                if (context.options.access_log) log_request(access, route);
+                if (context.traces) context.traces->write(access, route);
               },
           .make_error = transport_error};
 }
@@ -59,20 +53,31 @@ Server::Server(ServerOptions options) {
 
 Server::~Server() { stop(); }
 
-Status Server::start() { return impl_->http.start(); }
+Status Server::start() {
+  if (const std::string& path = impl_->context.options.trace_file; !path.empty()) {
+    PLUMB_TRY(impl_->context.traces, TraceFile::open(path));
+  }
+  return impl_->http.start();
+}
 uint16_t Server::port() const { return impl_->http.port(); }
 
 void Server::set_model(ModelServices services) {
   PLUMB_CHECK(impl_->model == nullptr, "the model is set once");
   auto model = std::make_unique<ServedModel>();
   const auto token = [&](std::string_view text) { return services.tokenizer->token_id(text).value_or(-1); };
-  model->tags = {.begin_id = token("<think>"), .end_id = token("</think>")};
+  for (int i = 0; i < kMarkupTags; ++i) {
+    model->tags.ids[static_cast<size_t>(i)] = token(tag_text(static_cast<MarkupTag>(i)));
+  }
+  model->calls = services.chat_template != nullptr && services.chat_template->mentions("<tool_call>") &&
+                 services.chat_template->mentions("<arg_key>");
   model->limits = {.vocab_size = services.vocab_size,
                    .max_context = services.engine->max_context(),
                    .default_temperature = services.default_temperature,
                    .default_top_p = services.default_top_p,
                    .default_top_k = services.default_top_k,
+                   .allow_chat_template = impl_->context.options.allow_chat_template,
                    .strict_fields = impl_->context.options.strict_fields};
+  model->grammars = std::make_unique<GrammarCache>(*services.tokenizer, services.vocab_size);
   model->services = std::move(services);
   impl_->model = std::move(model);
   impl_->context.model.store(impl_->model.get(), std::memory_order_release);

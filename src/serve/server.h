@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "serve/access.h"
+#include "serve/answer_writer.h"
 #include "serve/http.h"
-#include "serve/openai_response.h"
 
 namespace plumb {
 
@@ -23,13 +24,20 @@ std::string_view state_name(ServerState state);
 
 struct ServerOptions {
   HttpOptions http{};
-  std::string api_key{};                    // "": any or none is accepted
+  std::vector<ApiKey> keys{};               // none: any or no key is accepted
+  std::string admin_key{};                  // guards what operators ask; "": the other keys do
   std::vector<std::string> served_names{};  // the first is the main one; must not be empty
   bool accept_any_model = false;            // a request's unknown `model` is served instead of 404
+  bool generate_endpoint = false;           // POST /generate, in SGLang's form
+  bool allow_chat_template = false;         // a request may bring its own
   bool strict_fields = false;               // unknown request fields are 400
   bool match_special_in_content = false;    // Hugging Face's way: user text can make control tokens
   ReasoningField reasoning_field = ReasoningField::ReasoningContent;
   bool access_log = true;
+  std::string trace_file{};      // "": no traces are written
+  int request_timeout_ms = 0;    // longest a request may take; 0: no limit of ours
+  bool vllm_metrics = false;     // the vllm: names beside our own
+  bool web = true;               // the page at /
   int pool_threads = 2;          // templates and tokenising
   int pool_queue = 8192;         // as many as connections: a burst waits here, the engine's own queue decides on 429
   int max_choices_total = 1024;  // prompts x n of one request
@@ -63,7 +71,7 @@ class Server {
   Status start();
   uint16_t port() const;
 
-  // Once, before the state becomes Verifying or Ready.
+  // Once, before the state becomes Ready.
   void set_model(ModelServices model);
   // JSON of the receipt; GET /verification is 404 until there is one. May be called once.
   void set_verification(std::string json);

@@ -3,6 +3,7 @@
 
 #include "serve/fields.h"
 #include "serve/handlers.h"
+#include "serve/other_requests.h"
 #include "serve/prompt.h"
 #include "serve/strict_json.h"
 
@@ -67,6 +68,18 @@ Answer detokenize(const ServeContext&, const ServedModel& model, const std::stri
   return printed({{"prompt", model.services.tokenizer->decode(ids, /*skip_special=*/false)}});
 }
 
+// Anthropic's count of a prompt. Its form needs max_tokens only where something is generated.
+Answer count_tokens(const ServeContext& context, const ServedModel& model, const std::string& body) {
+  Result<Json> root = parse_strict_json(body);
+  if (!root) return bad_request("", root.error().what, "invalid_json");
+  if (root->is_object() && !root->contains("max_tokens")) (*root)["max_tokens"] = 1;
+  const Equivalent chat = chat_of_messages(printed(*root));
+  if (const auto* error = std::get_if<ApiError>(&chat)) return *error;
+  std::variant<RenderedPrompt, ApiError> rendered = rendered_chat(context, model, std::get<EquivalentBody>(chat).body);
+  if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
+  return "{\"input_tokens\":" + std::to_string(std::get<RenderedPrompt>(rendered).ids.size()) + '}';
+}
+
 Answer apply_template(const ServeContext& context, const ServedModel& model, const std::string& body) {
   std::variant<RenderedPrompt, ApiError> rendered = rendered_chat(context, model, body);
   if (const auto* error = std::get_if<ApiError>(&rendered)) return *error;
@@ -93,6 +106,9 @@ void handle_tokenize(ServeContext& context, const std::shared_ptr<Exchange>& exc
 }
 void handle_detokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
   answer(context, exchange, detokenize);
+}
+void handle_count_tokens(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  answer(context, exchange, count_tokens);
 }
 void handle_apply_template(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
   answer(context, exchange, apply_template);

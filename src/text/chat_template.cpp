@@ -99,6 +99,13 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_vi
   return ChatTemplate(std::move(data));
 }
 
+Result<ChatTemplate> ChatTemplate::with_source(std::string_view source) const {
+  auto data = std::make_unique<Data>();
+  PLUMB_TRY_STATUS(data->add("default", std::string(source)));
+  data->special_tokens = data_->special_tokens;
+  return ChatTemplate(std::move(data));
+}
+
 namespace {
 
 struct Source {

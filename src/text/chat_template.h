@@ -32,6 +32,8 @@ class ChatTemplate {
   static Result<ChatTemplate> load(const std::filesystem::path& model_dir);
   // One template's source, e.g. a request's own; `tokenizer_config_json` (may be empty) gives bos_token and the like.
   static Result<ChatTemplate> parse(std::string_view source, std::string_view tokenizer_config_json);
+  // Another source, such as a request's own, with this one's special tokens.
+  Result<ChatTemplate> with_source(std::string_view source) const;
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();

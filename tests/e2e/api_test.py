@@ -106,8 +106,8 @@ def errors_are_the_callers(server):
     assert status == 400 and error["error"]["param"] == "logit_bias", error
     status, error = chat(server, model="no-such-model")
     assert status == 404 and error["error"]["code"] == "model_not_found", error
-    status, error = chat(server, tools=[{"type": "function", "function": {"name": "f"}}])
-    assert status == 400 and error["error"]["param"] == "tools", error
+    status, error = chat(server, tools=[{"type": "function", "function": {}}])
+    assert status == 400 and error["error"]["param"].startswith("tools"), error
 
 
 def tokenize_and_back(server):

@@ -40,6 +40,9 @@ CASES = [
     (["kld", "MODEL", "MODEL"], 1, "--text FILE"),
     (["kld", "MODEL", "MODEL", "--text", "/dev/null"], 1, "not one token"),
     (["kld", "MODEL", "MODEL", "--text", "/dev/null", "--mtp", "on"], 2, "--mtp on has nothing to act on"),
+    (["check", "MODEL", "--prompt", "a"], 1, "two tokens at least"),
+    (["check", "MODEL", "--mtp", "on"], 2, "--mtp on has nothing to act on"),
+    (["replay", "/dev/null", "MODEL"], 4, "/dev/null"),
     (["explain"], 0, "weight.scale"),
     (["explain", "3"], 0, "plumb check MODEL"),
     (["explain", "limits.m_max"], 0, "beyond what the kernel"),
@@ -119,6 +122,50 @@ def test_a_plan_shows_what_was_asked_and_what_is(plumb, model):
     assert flags["max_sequences"] == {"name": "max_sequences", "asked": "8", "effective": "8",
                                       "source": "flag max_running"}, flags["max_sequences"]
     assert flags["kv"]["asked"] == "fp8" and flags["kv"]["source"] == "flag", flags["kv"]
+
+
+def test_the_doctor_names_a_fix_for_what_is_not_green(plumb, model):
+    ended = run(plumb, ["doctor", model, "--json"])
+    report = json.loads(ended.stdout)
+    assert ended.returncode == (1 if report["verdict"] == "red" else 0), ended.returncode
+    names = {item["name"] for item in report["checks"]}
+    assert {"cpu", "memory", "control group", "ulimit files", "huge pages", "disk", "gpu driver"} <= names, names
+    for item in report["checks"]:
+        assert item["verdict"] in ("green", "amber", "red", "not asked") and item["found"], item
+        assert item["verdict"] == "green" or item["fix"], item
+    assert "GB/s" in next(item["found"] for item in report["checks"] if item["name"] == "disk")
+    check(run(plumb, ["doctor", "/no/such/model"]), 1, "/no/such/model")
+
+
+def test_plans_for_machines_that_are_not_here(plumb, model):
+    configs = pathlib.Path(__file__).resolve().parents[1] / "data" / "configs"
+    ended = run(plumb, ["plan", str(configs / "glm-5.2.json"), "--weights", "nvfp4", "--device", "rtx-pro-6000", "--tp",
+                        "8", "--json"])
+    plan = json.loads(ended.stdout)
+    assert plan["devices"] == 8 and plan["fit"]["planned"] <= plan["fit"]["usable"], plan["fit"]
+    assert any(w["verdict"] == "will fail" for w in plan["warnings"]), plan["warnings"]
+    check(run(plumb, ["plan", str(configs / "glm-5.2.json"), "--weights", "nvfp4", "--device", "h200"]), 2, "--tp 4")
+    check(run(plumb, ["plan", model, "--device", "h200,h100"]), 0, "2 x NVIDIA H100 80GB")
+    check(run(plumb, ["plan", model, "--device", "h200,b200"]), 2, "devices of one kind")
+    check(run(plumb, ["plan", model, "--device", "h200,h200", "--tp", "4"]), 1, "--device names 2 devices, --tp is 4")
+    check(run(plumb, ["plan", model, "--device", "tpu"]), 1, "rtx-pro-6000")
+    check(run(plumb, ["plan", model, "--memory-fraction", "1.5"]), 1, "is not a share")
+    with tempfile.TemporaryDirectory() as folder:
+        profile = pathlib.Path(folder) / "card.json"
+        profile.write_text(json.dumps({"name": "card", "compute_capability": "9.0", "memory_bytes": 2**33,
+                                       "shared_bytes": 232448}))
+        check(run(plumb, ["plan", model, "--device", str(profile)]), 0, "device card")
+        profile.write_text(json.dumps({"name": "card", "memory": 1}))
+        check(run(plumb, ["plan", model, "--device", str(profile)]), 1, "'memory' is no part of one")
+
+
+def test_check_passes_and_writes_a_page(plumb, model):
+    with tempfile.TemporaryDirectory() as folder:
+        page = pathlib.Path(folder) / "report.html"
+        check(run(plumb, ["check", model, "--prompt", "What is 2+2?", "--sequences", "2", "--report", str(page)]), 0,
+              "passed: every op is within its bound")
+        text = page.read_text()
+        assert "<svg" in text and "http" not in text and text.rstrip().endswith("</html>"), text[:300]
 
 
 def test_a_file_in_the_sockets_place_stays(plumb, model):

@@ -5,11 +5,13 @@ usage: openai_test.py PLUMB MODEL      (exit code 77 where the package is not in
 """
 import asyncio
 import sys
+from typing import Annotated, Literal
 
 from server import run_tests
 
 try:
     import openai
+    import pydantic
 except ImportError:
     print("the openai package is not installed (pip install openai)")
     sys.exit(77)
@@ -122,8 +124,76 @@ def raw_response_headers(server):
     assert raw.headers["x-ignored-fields"] == "wibble"
 
 
+def parse_helper(server):
+    """pydantic models as response_format, whole, streamed and asynchronous."""
+    class Pet(pydantic.BaseModel):
+        name: Annotated[str, pydantic.Field(max_length=8)]
+        kind: Literal["cat", "dog"]
+        age: int | None
+
+    class Owner(pydantic.BaseModel):
+        pets: Annotated[list[Pet], pydantic.Field(max_length=2)]
+        rating: Annotated[float, pydantic.Field(ge=0, le=5)]
+
+    client, name = client_of(server), served_name(server)
+    fields = {"model": name, "messages": QUESTION, "temperature": 1, "max_tokens": 600, "extra_body": PLAIN}
+    whole = client.chat.completions.parse(**fields, seed=1, response_format=Owner)
+    assert isinstance(whole.choices[0].message.parsed, Owner), whole
+    with client.chat.completions.stream(**fields, seed=1, response_format=Owner) as events:
+        for _ in events:
+            pass
+        streamed = events.get_final_completion()
+    assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
+
+    async def run():
+        other = client_of(server, openai.AsyncOpenAI)
+        answer = await other.chat.completions.parse(**fields, seed=1, response_format=Owner)
+        await other.close()
+        return answer.choices[0].message.parsed
+
+    assert asyncio.run(run()) == whole.choices[0].message.parsed
+
+
+def tools_helper(server):
+    """A pydantic model as a tool; the call's arguments come back parsed, whole and streamed."""
+    class Weather(pydantic.BaseModel):
+        city: Annotated[str, pydantic.Field(max_length=12)]
+
+    client, name = client_of(server), served_name(server)
+    fields = {"model": name, "messages": [{"role": "user", "content": "What is the weather in Paris?"}], "temperature": 0,
+              "tools": [openai.pydantic_function_tool(Weather, name="get_weather")], "tool_choice": "required",
+              "parallel_tool_calls": False, "extra_body": PLAIN}
+    whole = client.chat.completions.parse(**fields)
+    call = whole.choices[0].message.tool_calls[0]
+    assert whole.choices[0].finish_reason == "tool_calls" and isinstance(call.function.parsed_arguments, Weather), whole
+    with client.chat.completions.stream(**fields) as events:
+        final = [e for e in events if e.type == "tool_calls.function.arguments.done"]
+        streamed = events.get_final_completion()
+    assert len(final) == 1 and final[0].name == "get_weather"
+    assert streamed.choices[0].message.tool_calls[0].function.parsed_arguments == call.function.parsed_arguments
+
+
+def responses(server):
+    client, name = client_of(server), served_name(server)
+    whole = client.responses.create(model=name, input=QUESTION[0]["content"], temperature=0, extra_body=PLAIN)
+    assert whole.output_text == "4" and whole.status == "completed", whole
+    events = list(client.responses.create(model=name, input=QUESTION[0]["content"], temperature=0, stream=True, extra_body=PLAIN))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == "4"
+    assert events[-1].type == "response.completed" and events[-1].response.output_text == "4"
+    tool = {"type": "function", "name": "get_weather", "strict": False,
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
+    called = client.responses.create(model=name, input="What is the weather in Paris?", temperature=0, tools=[tool],
+                                     tool_choice="required", parallel_tool_calls=False, extra_body=PLAIN)
+    assert [item.type for item in called.output] == ["function_call"] and called.output[0].name == "get_weather", called
+    with client.responses.stream(model=name, input=QUESTION[0]["content"], temperature=0) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_response()
+    assert any(item.type == "reasoning" for item in final.output), final
+
+
 TESTS = [create, create_stream, stream_helper, asynchronous_and_many, completions, errors, closing_a_stream_early,
-         raw_response_headers]
+         raw_response_headers, parse_helper, tools_helper, responses]
 
 if __name__ == "__main__":
     sys.exit(run_tests(sys.argv[1], sys.argv[2], TESTS, "--log-level", "warn"))

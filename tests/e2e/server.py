@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -21,9 +22,14 @@ def free_port():
 class Server:
     def __init__(self, plumb, model, *flags):
         self.port = free_port()
+        self.log_file = tempfile.TemporaryFile("w+", errors="replace")  # a pipe that nobody reads would fill up
         self.process = subprocess.Popen([plumb, "serve", model, "--port", str(self.port), *flags],
-                                        stderr=subprocess.PIPE, text=True)
-        self.log = ""
+                                        stderr=self.log_file, text=True)
+
+    @property
+    def log(self):
+        self.log_file.seek(0)
+        return self.log_file.read()
 
     def request(self, method, path, body=None, headers=None, timeout=120):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -39,7 +45,7 @@ class Server:
         end = time.monotonic() + READY_SECONDS
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise RuntimeError(f"ended with exit code {self.process.returncode}: {self.process.stderr.read()}")
+                raise RuntimeError(f"ended with exit code {self.process.returncode}: {self.log}")
             with contextlib.suppress(OSError):
                 if self.request("GET", "/health")[0] == 200:
                     return
@@ -52,14 +58,20 @@ class Server:
                 return float(line.rsplit(" ", 1)[1])
         raise KeyError(line_start)
 
+    def wait_for(self, condition, seconds=30):
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"not within {seconds} s"
+            time.sleep(0.02)
+
     def stop(self, seconds=30):
         """Exit code after SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            _, self.log = self.process.communicate(timeout=seconds)
+            self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
             return -9
         return self.process.returncode
 

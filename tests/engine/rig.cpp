@@ -8,11 +8,6 @@ namespace plumb::testing {
 
 namespace {
 
-const Registry& registry() {
-  static const Registry all = make_registry();
-  return all;
-}
-
 // Where the embedding is read: in the file, which is copied, or on the device.
 void poison_embedding(Rig& rig, const std::vector<int32_t>& ids) {
   Weight& embed = rig.instance->model->weights.embed;
@@ -36,6 +31,11 @@ void poison_embedding(Rig& rig, const std::vector<int32_t>& ids) {
 }
 
 }  // namespace
+
+const Registry& rig_registry() {
+  static const Registry all = make_registry();
+  return all;
+}
 
 void OnBackend::SetUp() {
   if (GetParam() == std::string("cuda")) {
@@ -61,7 +61,7 @@ std::unique_ptr<Rig> make_rig(const RigOptions& options) {
   load.plan.pages = options.pages;
   load.plan.page_tokens = options.page_tokens;
   ask_plan_for(options.engine, load.plan);
-  auto instance = open_instance(options.folder, registry(), *rig->pool, load);
+  auto instance = open_instance(options.folder, rig_registry(), *rig->pool, load);
   if (!instance) {
     ADD_FAILURE() << instance.error().to_string();
     return nullptr;

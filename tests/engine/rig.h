@@ -55,6 +55,7 @@ class OnBackend : public ::testing::TestWithParam<const char*> {
 };
 inline auto all_backends() { return ::testing::Values("reference", "cuda"); }
 inline std::string backend_name(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
+const Registry& rig_registry();
 
 struct RigOptions {
   RigOptions();

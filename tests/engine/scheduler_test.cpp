@@ -177,6 +177,31 @@ TEST(Scheduler, RoomBesideALongPromptsChunkGoesToOthers) {
   EXPECT_EQ(small.generated(), 1);
 }
 
+TEST(Scheduler, ManyLongPromptsLeaveRowsForAShortOne) {
+  Bench bench(400, {.max_running = 8, .max_batch_tokens = 64, .chunk_tokens = 32});
+  std::mt19937 random(1);
+  for (int i = 0; i < 3; ++i) bench.arrive(prompt_of(300, 2 + i), 4);
+  for (int i = 0; i < 3; ++i) bench.step(random, 9);
+  EXPECT_EQ(bench.batch.rows, 64) << "together they fill every step";
+  const Sequence& small = bench.arrive(prompt_of(6, 7), 4);
+  bench.step(random, 9);
+  EXPECT_EQ(small.generated(), 1);
+  EXPECT_EQ(bench.batch.rows, 64);
+}
+
+TEST(Scheduler, AnotherClientsTurnComesBeforeThePromptsThatFillTheSteps) {
+  Bench bench(800, {.max_running = 20, .max_batch_tokens = 64, .chunk_tokens = 32});
+  std::mt19937 random(1);
+  for (int i = 0; i < 12; ++i) bench.arrive(prompt_of(100, 2 + i), 4).turn = 1000 * i;
+  bench.step(random, 9);
+  Sequence& other = bench.arrive(prompt_of(6, 1), 4);
+  std::erase(bench.queues.waiting, &other);
+  other.turn = 500;
+  insert_sorted(bench.queues.waiting, &other);
+  bench.step(random, 9);
+  EXPECT_EQ(other.generated(), 1);
+}
+
 TEST(Scheduler, RunsByPriorityThenByArrival) {
   Bench bench(200, {.max_running = 1, .max_batch_tokens = 8, .chunk_tokens = 8});
   std::mt19937 random(1);

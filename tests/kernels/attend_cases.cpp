@@ -1,8 +1,7 @@
 #include <algorithm>
 
-#include "kernels/reference/bounds.h"
-#include "kernels/reference/common.h"
 #include "matrix_case.h"
+#include "ops/kv_rows.h"
 
 namespace plumb::testing {
 namespace {
@@ -50,12 +49,11 @@ class IndexerLogitsCase : public PagedCase {
     std::vector<float> key(static_cast<size_t>(shape.head_dim));
     fill_cache(geometry_.index_page_bytes(), [&](int32_t s, int32_t i) {
       fill_values(key.data(), shape.head_dim, shape.values == Values::Denormals ? Values::Normal : shape.values, rng);
-      reference::write_index_key(geometry_, key.data(), index_page(view(), step_.paging(0, rows_), s, i),
-                                 i % step_.page_tokens);
+      write_index_key(geometry_, key.data(), index_page(view(), step_.paging(0, rows_), s, i), i % step_.page_tokens);
     });
     add_input(int64_t{shape.heads} * shape.head_dim, shape.values, rng);
     add_input(shape.heads, Values::Normal, rng);
-    add_output("logits", *std::max_element(lengths_.begin(), lengths_.end()) + 3);
+    add_output(*std::max_element(lengths_.begin(), lengths_.end()) + 3);
   }
   std::string describe() const override {
     return "indexer_logits rows " + std::to_string(rows_) + " heads " + std::to_string(shape_.heads) + " dim " +
@@ -69,39 +67,24 @@ class IndexerLogitsCase : public PagedCase {
             .k = shape_.head_dim,
             .heads = shape_.heads};
   }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const IndexerLogitsArgs args = arguments(first, count);
-    kernel.launch(&args, stream);
-  }
-  void expect(Stream& stream) override {
-    MatrixCase::expect(stream);
-    magnitude_ = reference::indexer_magnitude(arguments(0, rows_));
-  }
 
  protected:
   KvView view() { return {.geometry = geometry_, .index_keys = cache_.data()}; }
-  IndexerLogitsArgs arguments(int64_t first, int64_t count) {
-    return {.q = in(0).tensor(first, count),
-            .weights = in(1).tensor(first, count),
-            .heads = shape_.heads,
-            .head_dim = shape_.head_dim,
-            .weight_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.heads))),
-            .softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.head_dim))),
-            .paging = step_.paging(first, count),
-            .kv = view(),
-            .logits = output(0).tensor(first, count)};
-  }
-  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
-    const double result = static_cast<double>(want(0).row(row)[column]);
-    if (std::isinf(result)) return 0;
-    return bound_of(contract, {}, shape_.head_dim + shape_.heads + 4,
-                    magnitude_[static_cast<size_t>(row * want(0).columns() + column)], result);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return IndexerLogitsArgs{.q = in(0).tensor(first, count),
+                             .weights = in(1).tensor(first, count),
+                             .heads = shape_.heads,
+                             .head_dim = shape_.head_dim,
+                             .weight_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.heads))),
+                             .softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.head_dim))),
+                             .paging = step_.paging(first, count),
+                             .kv = view(),
+                             .logits = output(0, side).tensor(first, count)};
   }
 
  private:
   IndexShape shape_;
   KvGeometry geometry_{};
-  std::vector<double> magnitude_{};
 };
 
 // Scores with many, few or no ties; what lies beyond a row's positions is NaN.
@@ -124,29 +107,19 @@ class TopKCase : public MatrixCase {
       }
     }
     add_input(std::move(logits));
-    add_output("indices", topk);
+    add_output(topk);
   }
   std::string describe() const override {
     return "topk rows " + std::to_string(rows_) + " columns " + std::to_string(positions_[0] + 1) + " k " +
            std::to_string(topk_) + " distinct " + std::to_string(distinct_);
   }
   Call call() const override { return {.op = Op::TopK, .m_lo = rows_, .m_hi = rows_, .topk = topk_}; }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const TopKArgs args{.logits = in(0).tensor(first, count),
-                        .positions = positions_.data() + first,
-                        .topk = topk_,
-                        .indices = output(0).tensor(first, count, DType::I32)};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return TopKArgs{.logits = in(0).tensor(first, count),
+                    .positions = positions_.data() + first,
+                    .topk = topk_,
+                    .indices = output(0, side).tensor(first, count, DType::I32)};
   }
-  void check(const Contract&, Problems& problems) override {
-    for (int64_t r = 0; r < rows_; ++r) {
-      if (std::memcmp(have(0).ints(r), want(0).ints(r), static_cast<size_t>(topk_) * 4) != 0)
-        problems.push_back("indices: another set or order in row " + std::to_string(r));
-    }
-  }
-
- protected:
-  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }
 
  private:
   int topk_, distinct_;
@@ -172,7 +145,7 @@ class DraftSetCase : public MatrixCase {
     sets_original_->copy_from(*sets);
     sets_ = std::move(sets);
     if (extend) {
-      add_output("selection", width);
+      add_output(width);
     } else {
       auto selection = std::make_unique<Matrix>(rows_, topk);
       for (int64_t r = 0; r < rows_; ++r)
@@ -188,15 +161,14 @@ class DraftSetCase : public MatrixCase {
     MatrixCase::reset(poison);
     sets_->copy_from(*sets_original_);
   }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const DraftSetArgs args{.extend = extend_,
-                            .selection = (extend_ ? output(0) : in(0)).tensor(first, count, DType::I32),
-                            .sets = sets_->tensor(0, 3, DType::I32),
-                            .paging = {.rows = static_cast<int>(count),
-                                       .sequences = 3,
-                                       .positions = positions_.data() + first,
-                                       .sequence = sequence_.data() + first}};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return DraftSetArgs{.extend = extend_,
+                        .selection = (extend_ ? output(0, side) : in(0)).tensor(first, count, DType::I32),
+                        .sets = sets_->tensor(0, 3, DType::I32),
+                        .paging = {.rows = static_cast<int>(count),
+                                   .sequences = 3,
+                                   .positions = positions_.data() + first,
+                                   .sequence = sequence_.data() + first}};
   }
   std::vector<std::byte> outputs() const override {
     std::vector<std::byte> bytes = MatrixCase::outputs();
@@ -211,9 +183,6 @@ class DraftSetCase : public MatrixCase {
     if (outputs() != want_) problems.push_back("another set");
   }
   bool whole() const override { return MatrixCase::whole() && sets_->whole(); }
-
- protected:
-  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }
 
  private:
   static constexpr int kRoom = 8;
@@ -242,12 +211,12 @@ class AttendCase : public PagedCase {
     std::vector<float> token(static_cast<size_t>(shape.rank + shape.rope));
     fill_cache(geometry_.latent_page_bytes(), [&](int32_t s, int32_t i) {
       fill_values(token.data(), shape.rank + shape.rope, Values::Normal, rng);
-      reference::write_latent_row(geometry_, token.data(), token.data() + shape.rank,
-                                  latent_row(view(), step_.paging(0, rows_), s, i));
+      write_latent_row(geometry_, token.data(), token.data() + shape.rank,
+                       latent_row(view(), step_.paging(0, rows_), s, i));
     });
     add_input(int64_t{shape.heads} * (shape.nope + shape.rope), shape.values, rng);
     choose(rng);
-    add_output("out", int64_t{shape.heads} * shape.v);
+    add_output(int64_t{shape.heads} * shape.v);
   }
   std::string describe() const override {
     return "mla_attend rows " + std::to_string(rows_) + " heads " + std::to_string(shape_.heads) + " rank " +
@@ -269,14 +238,6 @@ class AttendCase : public PagedCase {
   }
   bool prepare(const Registry& registry, Layout layout) override { return kv_b_.prepare(registry, layout); }
   bool whole() const override { return PagedCase::whole() && kv_b_.whole() && indices_->whole(); }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const MlaAttendArgs args = arguments(first, count);
-    kernel.launch(&args, stream);
-  }
-  void expect(Stream& stream) override {
-    MatrixCase::expect(stream);
-    magnitude_ = reference::attend_magnitude(arguments(0, rows_));
-  }
 
  protected:
   KvView view() { return {.geometry = geometry_, .latent = cache_.data()}; }
@@ -298,25 +259,20 @@ class AttendCase : public PagedCase {
       std::copy(all.begin(), all.end(), indices_->ints(r));
     }
   }
-  MlaAttendArgs arguments(int64_t first, int64_t count) {
-    return {.q = in(0).tensor(first, count),
-            .kv_b = &kv_b_.get(),
-            .heads = shape_.heads,
-            .nope_dim = shape_.nope,
-            .rope_dim = shape_.rope,
-            .v_dim = shape_.v,
-            .softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.nope + shape_.rope))),
-            .topk_indices = indices_->tensor(first, count, DType::I32),
-            .paging = step_.paging(first, count),
-            .kv = view(),
-            .out = output(0).tensor(first, count),
-            .numerics = shape_.numerics};
-  }
-  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
-    const int64_t width = int64_t{shape_.heads} * shape_.v;
-    return bound_of(contract, shape_.numerics, shape_.rank + std::max(shape_.nope, shape_.topk),
-                    magnitude_[static_cast<size_t>(row * width + column)],
-                    static_cast<double>(want(0).row(row)[column]));
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return MlaAttendArgs{
+        .q = in(0).tensor(first, count),
+        .kv_b = &kv_b_.get(),
+        .heads = shape_.heads,
+        .nope_dim = shape_.nope,
+        .rope_dim = shape_.rope,
+        .v_dim = shape_.v,
+        .softmax_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape_.nope + shape_.rope))),
+        .topk_indices = indices_->tensor(first, count, DType::I32),
+        .paging = step_.paging(first, count),
+        .kv = view(),
+        .out = output(0, side).tensor(first, count),
+        .numerics = shape_.numerics};
   }
 
  private:
@@ -324,7 +280,6 @@ class AttendCase : public PagedCase {
   TestWeight kv_b_;
   KvGeometry geometry_{};
   std::unique_ptr<Matrix> indices_{};
-  std::vector<double> magnitude_{};
 };
 
 void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {

@@ -1,5 +1,7 @@
-#include "kernels/reference/common.h"
+#include <functional>
+
 #include "matrix_case.h"
+#include "ops/kv_rows.h"
 
 namespace plumb::testing {
 namespace {
@@ -25,8 +27,6 @@ struct CacheShape {
   Values values = Values::Normal;
   Numerics numerics{};
 };
-
-double bf16_steps(const Numerics& numerics, double steps) { return numerics.round_bf16 ? steps * kBf16Step / 2 : 0.0; }
 
 class CacheCase : public MatrixCase {
  public:
@@ -84,9 +84,9 @@ class CacheCase : public MatrixCase {
   }
 
  protected:
-  KvView view() {
+  KvView view(Side side) {
     KvView view{.geometry = shape_.geometry};
-    (shape_.op == Op::KvWrite ? view.latent : view.index_keys) = cache_.data();
+    (shape_.op == Op::KvWrite ? view.latent : view.index_keys) = (side == Side::Want ? want_cache_ : cache_).data();
     return view;
   }
   // The cache must be exactly what rounding these rows into a cache full of the poison gives.
@@ -116,87 +116,38 @@ class KvWriteCase : public CacheCase {
         weight_(static_cast<size_t>(shape.geometry.kv_lora_rank) * 4, 4) {
     fill_values(weight_.as<float>(), shape.geometry.kv_lora_rank, Values::Normal, rng);
     add_input(shape.geometry.kv_lora_rank + shape.geometry.rope_dim, shape.values, rng);
-    add_output("latent", shape.geometry.kv_lora_rank);
+    add_output(shape.geometry.kv_lora_rank);
   }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const KvWriteArgs args{.kv_a = in(0).tensor(first, count),
-                           .weight = weight_.as<float>(),
-                           .eps = 1e-6,
-                           .cos = angles_.cos.data() + first * angles_.half,
-                           .sin = angles_.sin.data() + first * angles_.half,
-                           .paging = step_.paging(first, count),
-                           .kv = view(),
-                           .latent = output(0).tensor(first, count),
-                           .numerics = shape_.numerics};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return KvWriteArgs{.kv_a = in(0).tensor(first, count),
+                       .weight = weight_.as<float>(),
+                       .eps = 1e-6,
+                       .cos = angles_.cos.data() + first * angles_.half,
+                       .sin = angles_.sin.data() + first * angles_.half,
+                       .paging = step_.paging(first, count),
+                       .kv = view(side),
+                       .latent = output(0, side).tensor(first, count),
+                       .numerics = shape_.numerics};
   }
   void check(const Contract& contract, Problems& problems) override {
     MatrixCase::check(contract, problems);
     const KvGeometry& g = shape_.geometry;
     const Paging paging = step_.paging(0, rows_);
     std::vector<float> mine(static_cast<size_t>(g.kv_lora_rank + g.rope_dim));
-    std::vector<float> theirs(mine.size());
     const auto slot = [&](int64_t r, std::byte* base) {
       return latent_row({.geometry = g, .latent = base}, paging, step_.sequence[static_cast<size_t>(r)],
                         step_.positions[static_cast<size_t>(r)]);
     };
-    for (int64_t r = 0; r < rows_; ++r) {
-      if (r == padding_row_) continue;
-      reference::read_latent_row(g, slot(r, cache_.data()), mine.data());
-      reference::read_latent_row(g, slot(r, want_cache_.data()), theirs.data());
-      const double cache = g.latent == KvFormat::F32 ? 0 : kBf16Step;
-      compare({.what = "k_pe",
-               .have = mine.data() + g.kv_lora_rank,
-               .want = theirs.data() + g.kv_lora_rank,
-               .count = g.rope_dim,
-               .bound =
-                   [&](int64_t i) {
-                     const float* x = in(0).row(r) + g.kv_lora_rank;
-                     const double magnitude =
-                         std::fabs(static_cast<double>(x[i])) + std::fabs(static_cast<double>(x[i ^ 1]));
-                     return bound_of(contract, {}, 2, magnitude, 0) + bf16_steps(shape_.numerics, 2) * magnitude +
-                            cache * std::fabs(static_cast<double>(theirs[static_cast<size_t>(g.kv_lora_rank + i)]));
-                   }},
-              problems);
-    }
     check_cache(
         [&](int64_t r, std::byte* base) {
-          reference::read_latent_row(g, slot(r, cache_.data()), mine.data());  // the rope part is compared above
-          reference::write_latent_row(g, have(0).row(r), mine.data() + g.kv_lora_rank, slot(r, base));
+          read_latent_row(g, slot(r, cache_.data()), mine.data());  // the rope part is judged by value
+          write_latent_row(g, output(0).row(r), mine.data() + g.kv_lora_rank, slot(r, base));
         },
         problems);
   }
 
- protected:
-  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
-    const double result = static_cast<double>(want(0).row(row)[column]);
-    return bound_of(contract, shape_.numerics, shape_.geometry.kv_lora_rank / 2 + 4, std::fabs(result), result) +
-           bf16_steps(shape_.numerics, 2) * std::fabs(result);
-  }
-
  private:
   Buffer weight_;
-};
-
-// Error of a turned head, from the sums of magnitudes of what is turned.
-class TurnedHead {
- public:
-  TurnedHead(const CacheShape& shape, std::vector<double> magnitude) : magnitude_(std::move(magnitude)) {
-    const int half = shape.geometry.rope_dim / 2;
-    for (int i = 0; i < half; ++i) {
-      const size_t a = static_cast<size_t>(shape.interleaved ? 2 * i : i);
-      const size_t b = static_cast<size_t>(shape.interleaved ? 2 * i + 1 : i + half);
-      magnitude_[a] = magnitude_[b] = magnitude_[a] + magnitude_[b];
-    }
-    if (!shape.numerics.index_hadamard) return;
-    double sum = 0;
-    for (const double m : magnitude_) sum += m;
-    std::fill(magnitude_.begin(), magnitude_.end(), sum / std::sqrt(static_cast<double>(magnitude_.size())));
-  }
-  double operator[](size_t i) const { return magnitude_[i]; }
-
- private:
-  std::vector<double> magnitude_;
 };
 
 class IndexQueryCase : public CacheCase {
@@ -204,61 +155,19 @@ class IndexQueryCase : public CacheCase {
   IndexQueryCase(const CacheShape& shape, std::vector<int32_t> lengths, int rows_each, Rng& rng)
       : CacheCase(shape, std::move(lengths), rows_each, rng) {
     const int64_t width = int64_t{shape.heads} * shape.geometry.index_head_dim;
-    add_in_out("q", width, shape.values, rng);
-    original_ = std::make_unique<Matrix>(rows_, width);
-    original_->copy_from(output(0));
+    add_in_out(width, shape.values, rng);
   }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const IndexQueryArgs args{.q = output(0).tensor(first, count),
-                              .heads = shape_.heads,
-                              .head_dim = shape_.geometry.index_head_dim,
-                              .rope_dim = shape_.geometry.rope_dim,
-                              .interleaved = shape_.interleaved,
-                              .cos = angles_.cos.data() + first * angles_.half,
-                              .sin = angles_.sin.data() + first * angles_.half,
-                              .index_key = shape_.geometry.index_key,
-                              .numerics = shape_.numerics};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return IndexQueryArgs{.q = output(0, side).tensor(first, count),
+                          .heads = shape_.heads,
+                          .head_dim = shape_.geometry.index_head_dim,
+                          .rope_dim = shape_.geometry.rope_dim,
+                          .interleaved = shape_.interleaved,
+                          .cos = angles_.cos.data() + first * angles_.half,
+                          .sin = angles_.sin.data() + first * angles_.half,
+                          .index_key = shape_.geometry.index_key,
+                          .numerics = shape_.numerics};
   }
-  // With FP8 a value near a tie may round to the neighbouring code, which must stay rare.
-  void check(const Contract& contract, Problems& problems) override {
-    MatrixCase::check(contract, problems);
-    if (shape_.geometry.index_key != IndexKeyFormat::Fp8) return;
-    int64_t moved = 0;
-    int64_t count = 0;
-    for (int64_t r = 0; r < rows_; ++r) {
-      if (r == padding_row_) continue;
-      for (int64_t c = 0; c < have(0).columns(); ++c) {
-        const double want_value = static_cast<double>(want(0).row(r)[c]);
-        ++count;
-        if (!(std::fabs(static_cast<double>(have(0).row(r)[c]) - want_value) <= 1e-5 * std::fabs(want_value))) ++moved;
-      }
-    }
-    if (shape_.values != Values::Denormals && moved * 50 > count + 50)
-      problems.push_back("q: too many codes differ: " + std::to_string(moved) + " of " + std::to_string(count));
-  }
-
- protected:
-  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
-    const int dim = shape_.geometry.index_head_dim;
-    const int64_t head = column / dim * dim;
-    std::vector<double> magnitude;
-    double amax = 1e-4;
-    for (int i = 0; i < dim; ++i) {
-      magnitude.push_back(std::fabs(static_cast<double>(original_->row(row)[head + i])));
-      amax = std::max(amax, std::fabs(static_cast<double>(want(0).row(row)[head + i])));
-    }
-    const TurnedHead turned(shape_, magnitude);
-    const double own = turned[static_cast<size_t>(column - head)];
-    const double result = std::fabs(static_cast<double>(want(0).row(row)[column]));
-    double allowed = bound_of(contract, shape_.numerics, 2 + (shape_.numerics.index_hadamard ? dim : 0), own, result) +
-                     bf16_steps(shape_.numerics, 3) * own;
-    if (shape_.geometry.index_key == IndexKeyFormat::Fp8) allowed += result / 8 + amax / 448 / 512 * 1.01;
-    return allowed;
-  }
-
- private:
-  std::unique_ptr<Matrix> original_{};
 };
 
 class IndexKeyWriteCase : public CacheCase {
@@ -269,23 +178,20 @@ class IndexKeyWriteCase : public CacheCase {
         bias_(weight_.bytes(), 4) {
     fill_values(weight_.as<float>(), shape.geometry.index_head_dim, Values::Normal, rng);
     fill_values(bias_.as<float>(), shape.geometry.index_head_dim, Values::Normal, rng);
-    add_in_out("k", shape.geometry.index_head_dim, shape.values, rng);
-    original_ = std::make_unique<Matrix>(rows_, shape.geometry.index_head_dim);
-    original_->copy_from(output(0));
+    add_in_out(shape.geometry.index_head_dim, shape.values, rng);
   }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const IndexKeyWriteArgs args{.k = output(0).tensor(first, count),
-                                 .weight = weight_.as<float>(),
-                                 .bias = bias_.as<float>(),
-                                 .eps = 1e-6,
-                                 .rope_dim = shape_.geometry.rope_dim,
-                                 .interleaved = shape_.interleaved,
-                                 .cos = angles_.cos.data() + first * angles_.half,
-                                 .sin = angles_.sin.data() + first * angles_.half,
-                                 .paging = step_.paging(first, count),
-                                 .kv = view(),
-                                 .numerics = shape_.numerics};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return IndexKeyWriteArgs{.k = output(0, side).tensor(first, count),
+                             .weight = weight_.as<float>(),
+                             .bias = bias_.as<float>(),
+                             .eps = 1e-6,
+                             .rope_dim = shape_.geometry.rope_dim,
+                             .interleaved = shape_.interleaved,
+                             .cos = angles_.cos.data() + first * angles_.half,
+                             .sin = angles_.sin.data() + first * angles_.half,
+                             .paging = step_.paging(first, count),
+                             .kv = view(side),
+                             .numerics = shape_.numerics};
   }
   void check(const Contract& contract, Problems& problems) override {
     MatrixCase::check(contract, problems);
@@ -296,37 +202,13 @@ class IndexKeyWriteCase : public CacheCase {
           const int32_t position = step_.positions[static_cast<size_t>(r)];
           std::byte* page =
               index_page({.geometry = g, .index_keys = base}, paging, step_.sequence[static_cast<size_t>(r)], position);
-          reference::write_index_key(g, have(0).row(r), page, position % paging.page_tokens);
+          write_index_key(g, output(0).row(r), page, position % paging.page_tokens);
         },
         problems);
   }
 
- protected:
-  // LayerNorm: the mean is off by relative * mean |x|, the scale by half the variance's relative error.
-  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
-    const int dim = shape_.geometry.index_head_dim;
-    const float* x = original_->row(row);
-    double mean = 0, mean_abs = 0, variance = 0;
-    for (int i = 0; i < dim; ++i)
-      mean += static_cast<double>(x[i]) / dim, mean_abs += std::fabs(static_cast<double>(x[i])) / dim;
-    for (int i = 0; i < dim; ++i)
-      variance += (static_cast<double>(x[i]) - mean) * (static_cast<double>(x[i]) - mean) / dim;
-    const double scale = 1 / std::sqrt(variance + 1e-6);
-    std::vector<double> magnitude;
-    for (int i = 0; i < dim; ++i) {
-      const double centred =
-          std::fabs(static_cast<double>(x[i]) - mean) + std::fabs(static_cast<double>(x[i])) + mean_abs;
-      magnitude.push_back(centred * scale * std::fabs(static_cast<double>(weight_.as<float>()[i])) +
-                          std::fabs(static_cast<double>(bias_.as<float>()[i])));
-    }
-    const double own = TurnedHead(shape_, magnitude)[static_cast<size_t>(column)];
-    const double result = static_cast<double>(want(0).row(row)[column]);
-    return bound_of(contract, shape_.numerics, 2 * dim + 4, own, result) + bf16_steps(shape_.numerics, 4) * own;
-  }
-
  private:
   Buffer weight_, bias_;
-  std::unique_ptr<Matrix> original_{};
 };
 
 template <class Case>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "guard/op_judge.h"
 #include "op_case.h"
 
 namespace plumb::testing {
@@ -82,19 +83,15 @@ class MatrixCase : public OpCase {
     }
   }
 
+  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const AnyArgs args = arguments(Side::Have, first, count);
+    kernel.launch(raw(args), stream);
+  }
+
   void check(const Contract& contract, Problems& problems) override {
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      const Output& output = outputs_[i];
-      for (int64_t r = 0; r < output.matrix->rows(); ++r) {
-        if (r == padding_row_) continue;
-        compare({.what = output.name,
-                 .have = output.matrix->row(r),
-                 .want = output.want->row(r),
-                 .count = output.matrix->columns(),
-                 .bound = [&](int64_t c) { return bound(contract, i, r, c); }},
-                problems);
-      }
-    }
+    const int64_t end = padding_row_ < 0 ? rows_ : padding_row_;
+    check_rows(contract, 0, end, problems);
+    check_rows(contract, end + 1, rows_ - end - 1, problems);
   }
 
   bool whole() const override {
@@ -113,14 +110,15 @@ class MatrixCase : public OpCase {
     std::unique_ptr<Matrix> original{};
   };
   struct Output {
-    const char* name = "";
     std::unique_ptr<Matrix> matrix{};
     std::unique_ptr<Matrix> original{};  // of what is read before it is written
     std::unique_ptr<Matrix> want{};
   };
 
-  // Allowed error of output `index`, element (row, column).
-  virtual double bound(const Contract& contract, size_t index, int64_t row, int64_t column) = 0;
+  // Rows of the op with its outputs where the kernel under test or the reference writes them, or with its inputs as
+  // they were at first.
+  enum class Side { Have, Want, Before };
+  virtual AnyArgs arguments(Side side, int64_t first, int64_t count) = 0;
 
   // Padding rows hold NaN.
   Matrix& add_input(std::unique_ptr<Matrix> matrix) {
@@ -135,26 +133,36 @@ class MatrixCase : public OpCase {
     matrix->fill(values, rng);
     return add_input(std::move(matrix));
   }
-  Matrix& add_output(const char* name, int64_t columns) {
-    outputs_.push_back({.name = name, .matrix = std::make_unique<Matrix>(rows_, columns)});
+  Matrix& add_output(int64_t columns) {
+    outputs_.push_back({.matrix = std::make_unique<Matrix>(rows_, columns)});
     return *outputs_.back().matrix;
   }
-  Matrix& add_in_out(const char* name, int64_t columns, Values values, Rng& rng) {
-    Matrix& matrix = add_output(name, columns);
+  Matrix& add_in_out(int64_t columns, Values values, Rng& rng) {
+    Matrix& matrix = add_output(columns);
     matrix.fill(values, rng);
     if (padding_row_ >= 0) matrix.fill_row(padding_row_, std::numeric_limits<float>::quiet_NaN());
     outputs_.back().original = std::make_unique<Matrix>(rows_, columns);
     outputs_.back().original->copy_from(matrix);
     return matrix;
   }
-  const Matrix& want(size_t index) const { return *outputs_[index].want; }
-  const Matrix& have(size_t index) const { return *outputs_[index].matrix; }
-  Matrix& output(size_t index) { return *outputs_[index].matrix; }
+  Matrix& output(size_t index, Side side = Side::Have) {
+    Output& output = outputs_[index];
+    return side == Side::Want                        ? *output.want
+           : side == Side::Before && output.original ? *output.original
+                                                     : *output.matrix;
+  }
   Matrix& in(size_t index) { return *inputs_[index].matrix; }
 
   int64_t padding_row_ = -1;
 
  private:
+  void check_rows(const Contract& contract, int64_t first, int64_t count, Problems& problems) {
+    if (count <= 0) return;
+    const Judgement judgement = judge_outputs(contract, arguments(Side::Before, first, count),
+                                              arguments(Side::Have, first, count), arguments(Side::Want, first, count));
+    if (!judgement.passes()) problems.push_back("from row " + std::to_string(first) + ": " + judgement.to_string());
+  }
+
   std::vector<Output> outputs_{};
   std::vector<Input> inputs_{};
 };

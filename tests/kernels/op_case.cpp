@@ -1,8 +1,6 @@
 #include "op_case.h"
 
 #include <algorithm>
-#include <cmath>
-#include <sstream>
 
 #include "kernels/reference/reference.h"
 
@@ -32,39 +30,6 @@ Scratch::Scratch(const Contract& contract, const Call& call)
 
 Stream Scratch::stream(ThreadPool* pool) {
   return {.pool = pool, .workspace = memory.bytes() == 0 ? nullptr : memory.data(), .workspace_bytes = memory.bytes()};
-}
-
-double relative_of(const Contract& contract, int64_t terms) {
-  return contract.error_bound.c * unit_roundoff(contract.error_bound.unit) +
-         static_cast<double>(terms) * unit_roundoff(contract.accumulate);
-}
-
-double bound_of(const Contract& contract, const Numerics& numerics, int64_t terms, double magnitude, double result) {
-  const double output = numerics.round_bf16 ? kBf16Step : 2 * unit_roundoff(DType::F32);
-  return relative_of(contract, terms) * magnitude + output * std::fabs(result) + contract.error_bound.floor +
-         static_cast<double>(terms + 1) * 0x1p-149;
-}
-
-void compare(const Compare& args, Problems& problems) {
-  int64_t bad = 0;
-  int64_t worst = -1;
-  double worst_excess = -1;
-  for (int64_t i = 0; i < args.count; ++i) {
-    const double have = static_cast<double>(args.have[i]);
-    const double want = static_cast<double>(args.want[i]);
-    if (args.have[i] == args.want[i] || (std::isnan(have) && std::isnan(want))) continue;
-    const double bound = args.bound(i);
-    const double difference = std::fabs(have - want);
-    if (difference <= bound) continue;
-    ++bad;
-    const double excess = std::isnan(difference) ? HUGE_VAL : difference / std::max(bound, 1e-300);
-    if (excess > worst_excess) worst = i, worst_excess = excess;
-  }
-  if (bad == 0) return;
-  std::ostringstream text;
-  text << args.what << ": " << bad << " of " << args.count << " out of bound; at " << worst << " have "
-       << args.have[worst] << " want " << args.want[worst] << " bound " << args.bound(worst);
-  problems.push_back(text.str());
 }
 
 std::vector<int64_t> edge_sizes(std::vector<int64_t> wanted, int64_t multiple, int64_t max) {

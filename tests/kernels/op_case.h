@@ -1,7 +1,6 @@
 // One generated input of an op in fenced memory, what must come out of it, and how far off a kernel may be.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,25 +56,6 @@ struct Scratch {
   Stream stream(ThreadPool* pool);
   Buffer memory{};
 };
-
-// Allowed error of one sum: c u(unit) for what the contract reads, and one round-off of the accumulator for each of the
-// `terms` added, times the sum of magnitudes; one rounding of the result; the contract's floor and, since products of
-// denormals are multiples of 2^-149, half of that for each term.
-double bound_of(const Contract& contract, const Numerics& numerics, int64_t terms, double magnitude, double result);
-double relative_of(const Contract& contract, int64_t terms);
-
-// Relative distance of neighbouring bf16 numbers: what two roundings of nearly the same value may be apart.
-inline constexpr double kBf16Step = 0x1p-7;
-
-struct Compare {
-  const char* what = "";
-  const float* have = nullptr;
-  const float* want = nullptr;
-  int64_t count = 0;
-  std::function<double(int64_t)> bound{};  // of element i
-};
-// Adds at most one line: how many differ, and the worst.
-void compare(const Compare& args, Problems& problems);
 
 // Values a multiple of the contract's limits: the smallest, an odd one and a larger one.
 std::vector<int64_t> edge_sizes(std::vector<int64_t> wanted, int64_t multiple, int64_t max);

@@ -12,7 +12,7 @@ class EmbedCase : public MatrixCase {
     padding_row_ = rows >= 3 ? 1 : -1;
     for (int64_t t = 0; t < rows; ++t) ids_.push_back(t == padding_row_ ? -7 : static_cast<int32_t>(rng() % 19));
     ids_.back() = 18;
-    add_output("y", hidden);
+    add_output(hidden);
   }
   std::string describe() const override {
     return "embed rows " + std::to_string(rows_) + " " + table_.get().format().to_string();
@@ -27,14 +27,12 @@ class EmbedCase : public MatrixCase {
             .numerics = numerics_};
   }
   bool prepare(const Registry& registry, Layout layout) override { return table_.prepare(registry, layout); }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const EmbedArgs args{
-        .ids = ids_.data() + first, .table = &table_.get(), .y = output(0).tensor(first, count), .numerics = numerics_};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return EmbedArgs{.ids = ids_.data() + first,
+                     .table = &table_.get(),
+                     .y = output(0, side).tensor(first, count),
+                     .numerics = numerics_};
   }
-
- protected:
-  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }  // decoding is exact
 
  private:
   TestWeight table_;
@@ -54,13 +52,6 @@ std::string describe_row(const char* op, const RowShape& s) {
          (s.numerics.round_bf16 ? " bf16" : "") + (s.in_place ? " in place" : "");
 }
 
-// A norm's relative error: half of that of the mean of squares (all terms positive), and a few roundings.
-double norm_bound(const Contract& contract, const RowShape& shape, double result) {
-  const double steps = shape.numerics.norm_two_roundings ? 2 : 0;
-  return bound_of(contract, shape.numerics, shape.n / 2 + 4, std::fabs(result), result) +
-         steps * kBf16Step / 2 * std::fabs(result);
-}
-
 class NormCase : public MatrixCase {
  public:
   NormCase(Op op, const RowShape& shape, Rng& rng)
@@ -70,13 +61,13 @@ class NormCase : public MatrixCase {
     fill_values(weight_.as<float>(), shape.n, Values::Normal, rng);
     if (op == Op::AddRmsNorm) {
       add_input(shape.n, shape.values, rng);
-      add_in_out("residual", shape.n, shape.values, rng);
-      add_output("y", shape.n);
+      add_in_out(shape.n, shape.values, rng);
+      add_output(shape.n);
     } else if (shape.in_place) {
-      add_in_out("y", shape.n, shape.values, rng);
+      add_in_out(shape.n, shape.values, rng);
     } else {
       add_input(shape.n, shape.values, rng);
-      add_output("y", shape.n);
+      add_output(shape.n);
     }
   }
   std::string describe() const override { return describe_row(to_string(op_).c_str(), shape_); }
@@ -84,30 +75,19 @@ class NormCase : public MatrixCase {
     return {.op = op_, .m_lo = rows_, .m_hi = rows_, .k = shape_.n, .numerics = shape_.numerics};
   }
   bool whole() const override { return MatrixCase::whole() && weight_.fences_whole(); }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    if (op_ == Op::AddRmsNorm) {
-      const AddRmsNormArgs args{.residual = output(0).tensor(first, count),
-                                .delta = in(0).tensor(first, count),
-                                .weight = weight_.as<float>(),
-                                .eps = 1e-5,
-                                .y = output(1).tensor(first, count),
-                                .numerics = shape_.numerics};
-      return kernel.launch(&args, stream);
-    }
-    const Tensor x = shape_.in_place ? output(0).tensor(first, count) : in(0).tensor(first, count);
-    const RmsNormArgs args{.x = x,
-                           .weight = weight_.as<float>(),
-                           .eps = 1e-6,
-                           .y = output(0).tensor(first, count),
-                           .numerics = shape_.numerics};
-    kernel.launch(&args, stream);
-  }
-
- protected:
-  double bound(const Contract& contract, size_t index, int64_t row, int64_t column) override {
-    const double result = static_cast<double>(want(index).row(row)[column]);
-    if (op_ == Op::AddRmsNorm && index == 0) return 0;  // one addition, correctly rounded
-    return norm_bound(contract, shape_, result);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    if (op_ == Op::AddRmsNorm)
+      return AddRmsNormArgs{.residual = output(0, side).tensor(first, count),
+                            .delta = in(0).tensor(first, count),
+                            .weight = weight_.as<float>(),
+                            .eps = 1e-5,
+                            .y = output(1, side).tensor(first, count),
+                            .numerics = shape_.numerics};
+    return RmsNormArgs{.x = (shape_.in_place ? output(0, side) : in(0)).tensor(first, count),
+                       .weight = weight_.as<float>(),
+                       .eps = 1e-6,
+                       .y = output(0, side).tensor(first, count),
+                       .numerics = shape_.numerics};
   }
 
  private:
@@ -135,9 +115,7 @@ class RopeCase : public MatrixCase {
       cos_.push_back(static_cast<float>(std::cos(angle)));
       sin_.push_back(static_cast<float>(std::sin(angle)));
     }
-    add_in_out("x", int64_t{shape.heads} * shape.head_dim, shape.values, rng);
-    original_ = std::make_unique<Matrix>(rows_, int64_t{shape.heads} * shape.head_dim);
-    original_->copy_from(output(0));
+    add_in_out(int64_t{shape.heads} * shape.head_dim, shape.values, rng);
   }
   std::string describe() const override {
     return "rope rows " + std::to_string(rows_) + " heads " + std::to_string(shape_.heads) + " dim " +
@@ -147,38 +125,22 @@ class RopeCase : public MatrixCase {
   Call call() const override {
     return {.op = Op::Rope, .m_lo = rows_, .m_hi = rows_, .heads = shape_.heads, .numerics = shape_.numerics};
   }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
     const int half = shape_.rope_dim / 2;
-    const RopeArgs args{.x = output(0).tensor(first, count),
-                        .heads = shape_.heads,
-                        .head_dim = shape_.head_dim,
-                        .offset = shape_.offset,
-                        .rope_dim = shape_.rope_dim,
-                        .interleaved = shape_.interleaved,
-                        .cos = cos_.data() + first * half,
-                        .sin = sin_.data() + first * half,
-                        .numerics = shape_.numerics};
-    kernel.launch(&args, stream);
-  }
-
- protected:
-  double bound(const Contract& contract, size_t, int64_t row, int64_t column) override {
-    const int i = static_cast<int>(column % shape_.head_dim) - shape_.offset;
-    if (i < 0 || i >= shape_.rope_dim) return 0;  // left alone
-    const int64_t partner = shape_.interleaved        ? column ^ 1
-                            : i < shape_.rope_dim / 2 ? column + shape_.rope_dim / 2
-                                                      : column - shape_.rope_dim / 2;
-    const double magnitude = std::fabs(static_cast<double>(original_->row(row)[column])) +
-                             std::fabs(static_cast<double>(original_->row(row)[partner]));
-    const double bf16 = shape_.numerics.round_bf16 ? 2 * kBf16Step / 2 : 0;
-    return bound_of(contract, shape_.numerics, 2, magnitude, static_cast<double>(want(0).row(row)[column])) +
-           bf16 * magnitude;
+    return RopeArgs{.x = output(0, side).tensor(first, count),
+                    .heads = shape_.heads,
+                    .head_dim = shape_.head_dim,
+                    .offset = shape_.offset,
+                    .rope_dim = shape_.rope_dim,
+                    .interleaved = shape_.interleaved,
+                    .cos = cos_.data() + first * half,
+                    .sin = sin_.data() + first * half,
+                    .numerics = shape_.numerics};
   }
 
  private:
   RopeShape shape_;
   CaseVector<float> cos_{}, sin_{};
-  std::unique_ptr<Matrix> original_{};
 };
 
 class GatherCase : public MatrixCase {
@@ -188,21 +150,17 @@ class GatherCase : public MatrixCase {
     x_->fill(Values::Normal, rng);
     for (int64_t i = 0; i < rows; ++i) pick_.push_back(static_cast<int32_t>(rng() % 23));
     pick_.back() = 22;
-    add_output("y", n);
+    add_output(n);
   }
   std::string describe() const override {
     return "gather_rows rows " + std::to_string(rows_) + " n " + std::to_string(n_);
   }
   Call call() const override { return {.op = Op::GatherRows, .m_lo = rows_, .m_hi = rows_, .k = n_}; }
   bool whole() const override { return MatrixCase::whole() && x_->whole(); }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const GatherRowsArgs args{
-        .x = x_->tensor(0, 23), .rows = pick_.data() + first, .y = output(0).tensor(first, count)};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return GatherRowsArgs{
+        .x = x_->tensor(0, 23), .rows = pick_.data() + first, .y = output(0, side).tensor(first, count)};
   }
-
- protected:
-  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }
 
  private:
   int64_t n_;
@@ -220,23 +178,19 @@ class FiniteCase : public MatrixCase {
     x->fill(Values::Large, rng);
     for (int64_t r = 1; r < rows; r += 2) x->row(r)[(r * 37) % n] = bad[r / 2 % 3];
     add_input(std::move(x));
-    add_output("finite", 1);
+    add_output(1);
   }
   std::string describe() const override {
     return "finite_rows rows " + std::to_string(rows_) + " n " + std::to_string(n_);
   }
   Call call() const override { return {.op = Op::FiniteRows, .m_lo = rows_, .m_hi = rows_, .k = n_}; }
-  void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
-    const FiniteRowsArgs args{.x = in(0).tensor(first, count), .finite = output(0).tensor(first, count, DType::I32)};
-    kernel.launch(&args, stream);
+  AnyArgs arguments(Side side, int64_t first, int64_t count) override {
+    return FiniteRowsArgs{.x = in(0).tensor(first, count), .finite = output(0, side).tensor(first, count, DType::I32)};
   }
   void check(const Contract&, Problems& problems) override {
     for (int64_t r = 0; r < rows_; ++r)
-      if (*have(0).ints(r) != (r % 2 == 1 ? 0 : 1)) problems.push_back("finite: wrong in row " + std::to_string(r));
+      if (*output(0).ints(r) != (r % 2 == 1 ? 0 : 1)) problems.push_back("finite: wrong in row " + std::to_string(r));
   }
-
- protected:
-  double bound(const Contract&, size_t, int64_t, int64_t) override { return 0; }
 
  private:
   int64_t n_;

@@ -115,6 +115,9 @@ std::vector<SampleRow> settings() {
   for (size_t i = 0; i < rows.size(); i += 3)
     rows[i].adjust_ids = kIds, rows[i].adjust_factor = kFactor, rows[i].adjust_add = kAdd;
   for (size_t i = 0; i < rows.size(); i += 4) rows[i].forbidden = std::span(kIds).subspan(1, 2);
+  // Shorter than some vocabularies; all of a word, none of it, and bits at both of its ends.
+  static const uint32_t kAllowed[] = {0x80000011u, 0u, 0xffffffffu, 1u, 0x80000000u};
+  for (size_t i = 0; i < rows.size(); i += 5) rows[i].allowed = kAllowed;
   return rows;
 }
 

@@ -77,6 +77,14 @@ TEST(Judge, NamesEachViolatedField) {
       {"limits.k_multiple", [](Call& c) { c.k = 500; }},
       {"limits.heads_max", [](Call& c) { c.heads = 65; }},
       {"limits.topk_max", [](Call& c) { c.topk = 2049; }},
+      {"weight.element",
+       [](Call& c) {
+         c.others = {{kNvfp4, "down_proj"}};
+       }},
+      {"weight.scale",
+       [](Call& c) {
+         c.others = {{kFp8BlockF32, "up_proj"}};
+       }},
       {"round_bf16", [](Call& c) { c.numerics.round_bf16 = true; }},
       {"norm_two_roundings", [](Call& c) { c.numerics.norm_two_roundings = true; }},
       {"index_hadamard", [](Call& c) { c.numerics.index_hadamard = true; }},
@@ -87,6 +95,29 @@ TEST(Judge, NamesEachViolatedField) {
     test.change(call);
     EXPECT_EQ(fields(fp8_kernel(), call, avx512_machine()), std::vector<std::string>{test.field});
   }
+}
+
+TEST(Judge, MixedFormatsAreTakenByKernelsThatSaySo) {
+  Contract contract = fp8_kernel();
+  contract.weight = {kFp8BlockUe8m0, kBf16};
+  Call call = fitting_call();
+  call.others = {{kBf16, "layers.3.mlp.down_proj"}};
+  const std::vector<Refusal> refusals = judge(contract, call, avx512_machine());
+  ASSERT_EQ(refusals.size(), 1u);
+  EXPECT_EQ(refusals[0].field, "mixed_weights");
+  EXPECT_NE(refusals[0].have.find("layers.3.mlp.down_proj in bf16"), std::string::npos);
+  contract.mixed_weights = true;
+  EXPECT_TRUE(judge(contract, call, avx512_machine()).empty());
+}
+
+TEST(Judge, SharedMemoryIsTheDevices) {
+  Contract contract = fp8_kernel();
+  contract.arch = Isa::CudaPortable;
+  contract.limits.shared_bytes = 200'000;
+  DeviceInfo device{.name = "gpu", .isas = {Isa::Sm120a, Isa::CudaPortable}, .shared_bytes = 101'376};
+  EXPECT_EQ(fields(contract, fitting_call(), device), std::vector<std::string>{"limits.shared_bytes"});
+  device.shared_bytes = 232'448;
+  EXPECT_TRUE(judge(contract, fitting_call(), device).empty());
 }
 
 TEST(Judge, NamesTheMissingInstructionSet) {

@@ -54,7 +54,7 @@ TEST(Resolve, TakesTheHighestPreferenceOfTheAcceptedInEachBucket) {
   EXPECT_EQ(plan->kernel(0, 1).contract.name, "linear.f32.fast");
   EXPECT_EQ(plan->kernel(0, 8).contract.name, "linear.f32.fast");
   EXPECT_EQ(plan->kernel(0, 9).contract.name, "linear.f32.slow");
-  EXPECT_EQ(plan->sites[0].choices[0].candidates.size(), 4u);
+  EXPECT_EQ(plan->sites[0].choices[0].candidates->size(), 4u);
 }
 
 TEST(Resolve, AKernelForManyRowsIsPreferredForThoseOnly) {
@@ -116,6 +116,38 @@ TEST(Resolve, DeterministicAsksForOneSumOrderOverAllBuckets) {
   Registry same_order = registry();
   for (Kernel& k : same_order.kernels) k.contract.sum_order = "k";
   EXPECT_TRUE(resolve(one_site(), same_order, kCpu, options));
+}
+
+// A kernel that reads another layout is a candidate only where an exact conversion leads there.
+TEST(Resolve, OnlyExactConversionsAreInsertedByThemselves) {
+  Registry registry_with_layout = registry();
+  registry_with_layout.kernels[2].contract.weight_layout = Layout::CpuStrip16;
+  const PlanOptions options{.buckets = {{1, 8}}};
+  const auto chosen = [&] {
+    const Result<Plan> plan = resolve(one_site(), registry_with_layout, kCpu, options);
+    EXPECT_TRUE(plan);
+    return plan ? plan->kernel(0, 1).contract.name : "";
+  };
+  EXPECT_EQ(chosen(), "linear.f32.slow");
+  registry_with_layout.conversions = {{.to = Layout::CpuStrip16, .rounding = true, .formats = {kFp8BlockF32}}};
+  EXPECT_EQ(chosen(), "linear.f32.slow");
+  const Result<Plan> pinned =
+      resolve(one_site(), registry_with_layout, kCpu, {.pinned = {{"linear", "linear.f32.fast"}}, .buckets = {{1, 8}}});
+  ASSERT_FALSE(pinned);
+  EXPECT_THAT(pinned.error().to_string(), HasSubstr("no exact conversion leads"));
+  registry_with_layout.conversions.front().rounding = false;
+  EXPECT_EQ(chosen(), "linear.f32.fast");
+}
+
+TEST(Resolve, AWeightHasOneLayoutBesidesTheFiles) {
+  Registry two_layouts = registry();
+  two_layouts.kernels[1].contract.weight_layout = Layout::CpuStrip16;
+  two_layouts.kernels[2].contract.weight_layout = Layout::CudaRowMajor;
+  two_layouts.conversions = {{.to = Layout::CpuStrip16, .formats = {kFp8BlockF32}},
+                             {.to = Layout::CudaRowMajor, .formats = {kFp8BlockF32}}};
+  const Result<Plan> plan = resolve(one_site(), two_layouts, kCpu, {.buckets = {{1, 8}, {9, 64}}});
+  ASSERT_FALSE(plan);
+  EXPECT_THAT(plan.error().to_string(), HasSubstr("two weight layouts"));
 }
 
 TEST(Plan, FingerprintFollowsWhatDecidesNumbers) {

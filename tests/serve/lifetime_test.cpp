@@ -158,8 +158,8 @@ TEST_F(LifetimeTest, ApiM75_NumericalFault) {
   script_ = {.events = spell("</think>ab")};
   TokenEvent last;
   last.finish = FinishReason::Error;
-  last.error = Error{Code::Verification, "nan_detected at layers.2.attn_out", "", {}};
-  last.incident_id = "inc-42";
+  last.error = Error{Code::Verification, "numerical fault", "layers.2.self_attn.attend wrote NaN", {}};
+  last.incident = std::make_shared<const Incident>(Incident{.id = "inc-42", .site = "layers.2.self_attn.attend"});
   script_.events.push_back(last);
   const Answer whole = chat("");
   EXPECT_EQ(whole.status, 500);
@@ -167,6 +167,7 @@ TEST_F(LifetimeTest, ApiM75_NumericalFault) {
   EXPECT_EQ(error["type"], "numerical_fault");
   EXPECT_EQ(error["code"], "nan_detected");
   EXPECT_EQ(error["incident_id"], "inc-42");
+  EXPECT_EQ(error["provenance"]["site"], "layers.2.self_attn.attend");
   EXPECT_EQ(whole.headers.at("x-should-retry"), "false");
   const Answer stream = chat(R"("stream":true)");
   const json event = parsed(sse_events(stream.body).back())["error"];

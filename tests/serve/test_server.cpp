@@ -6,6 +6,7 @@ using nlohmann::json;
 
 const char kTestTemplate[] =
     "[gMASK]<sop>"
+    "{%- if tools -%}<|system|>{{ tools | tojson }}{%- endif -%}"
     "{%- for m in messages -%}"
     "{%- if m.role == 'system' -%}<|system|>{{ m.content }}"
     "{%- elif m.role == 'user' -%}<|user|>"
@@ -14,7 +15,8 @@ const char kTestTemplate[] =
     "{%- elif m.role == 'assistant' -%}<|assistant|>"
     "{%- if m.reasoning_content is string -%}<think>{{ m.reasoning_content }}{%- endif -%}</think>{{ m.content or '' }}"
     "{%- if m.tool_calls -%}{%- for c in m.tool_calls -%}<tool_call>{{ c.function.name }}"
-    "{%- for k, v in c.function.arguments.items() -%}({{ k }}={{ v }}){%- endfor -%}</tool_call>{%- endfor -%}{%- "
+    "{%- for k, v in c.function.arguments.items() -%}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>"
+    "{%- endfor -%}</tool_call>{%- endfor -%}{%- "
     "endif -%}"
     "{%- elif m.role == 'tool' -%}<|observation|>{{ m.content }}"
     "{%- else -%}{{ raise_exception('unknown role') }}"

@@ -195,9 +195,9 @@ TEST_F(ValidationTest, ApiE36_ToolHistoryIsRendered) {
       R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",)"
       R"("function":{"name":"f","arguments":"{\"a\":\"007\"}"}}]},{"role":"tool","tool_call_id":"c1","content":"r"}])";
   const Answer answer = http_post(port(), "/apply-template", R"({"messages":)" + messages + "}");
-  EXPECT_EQ(
-      parsed(answer.body)["prompt"],
-      "[gMASK]<sop><|user|>q<|assistant|></think><tool_call>f(a=007)</tool_call><|observation|>r<|assistant|><think>")
+  EXPECT_EQ(parsed(answer.body)["prompt"],
+            "[gMASK]<sop><|user|>q<|assistant|></think><tool_call>f<arg_key>a</arg_key><arg_value>007</arg_value></"
+            "tool_call><|observation|>r<|assistant|><think>")
       << answer.body;
   const auto call = [](const std::string& arguments) {
     return R"([{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":)" + arguments +

@@ -24,7 +24,9 @@ cudaStream_t handle(Stream& stream) { return static_cast<cudaStream_t>(stream.ha
 Result<std::shared_ptr<std::byte>> allocate(size_t bytes, const char* purpose) {
   void* base = nullptr;
   cudaError_t status = cudaMalloc(&base, bytes == 0 ? 1 : bytes);
+  // The zeroing runs in another stream than what uses the block, so it must be over: an upload could come before it.
   if (status == cudaSuccess) status = cudaMemset(base, 0, bytes);
+  if (status == cudaSuccess) status = cudaStreamSynchronize(nullptr);
   if (status != cudaSuccess) {
     size_t free_bytes = 0, total = 0;
     cudaMemGetInfo(&free_bytes, &total);
@@ -128,6 +130,8 @@ Result<CudaInfo> find_cuda(int ordinal) {
                 .shared_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
   info.device.name = properties.name;
   info.device.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  info.device.memory_bound = "the card";
+  info.device.shared_bytes = info.shared_per_block;
   for (const Compiled& c : kCompiled)
     if (c.major == properties.major && c.minor == properties.minor) info.device.isas = {Isa::CudaPortable, c.isa};
   if (info.device.isas.empty())

@@ -226,6 +226,23 @@ void best_logprobs(const SampleJob& job, const Summary& summary, SampleOut& out,
   }
 }
 
+// Word by word: under a grammar most words allow nothing, or everything.
+void keep_allowed(std::span<const uint32_t> allowed, float* logits, int vocab) {
+  for (int first = 0; first < vocab; first += 32) {
+    const size_t at = static_cast<size_t>(first) / 32;
+    const uint32_t word = at < allowed.size() ? allowed[at] : 0u;
+    const int count = std::min(32, vocab - first);
+    if (word == 0xffffffffu) continue;
+    if (word == 0) {
+      std::fill_n(logits + first, count, -kInf);
+      continue;
+    }
+    for (int i = 0; i < count; ++i) {
+      if ((word >> i & 1u) == 0) logits[first + i] = -kInf;
+    }
+  }
+}
+
 void adjust(const SampleJob& job) {
   const SampleRow& row = job.row;
   for (size_t i = 0; i < row.adjust_ids.size(); ++i) {
@@ -237,6 +254,7 @@ void adjust(const SampleJob& job) {
   for (const int32_t id : row.forbidden) {
     if (id >= 0 && id < job.vocab) job.logits[id] = -kInf;
   }
+  if (!row.allowed.empty()) keep_allowed(row.allowed, job.logits, job.vocab);
 }
 
 void draw_adjusted(const SampleJob& job, SampleOut& out) {

@@ -1,4 +1,4 @@
-// Every CUDA kernel of this build, and the arrangements of weights they read.
+// Every CUDA kernel of this build: the contracts of contracts/contracts.h with their code.
 #pragma once
 
 #include <vector>
@@ -12,6 +12,5 @@ Kernel sample_on_host();
 }
 
 std::vector<Kernel> cuda_kernels();
-std::vector<Conversion> cuda_conversions();
 
 }  // namespace plumb

@@ -5,20 +5,13 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cpu/op_kernels.h"
+#include "kernels/cuda/contracts/contracts.h"
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace plumb::cuda {
 namespace {
 
-Kernel portable_sampler() {
-  for (Kernel& kernel : cpu_op_kernels())
-    if (kernel.contract.op == Op::Sample && kernel.contract.arch == Isa::Generic) return kernel;
-  PLUMB_CHECK(false, "the CPU backend has no portable sampler");
-}
-
 void sample(const SampleArgs& args, Stream& stream) {
-  static const Kernel kernel = portable_sampler();
   const auto rows = static_cast<size_t>(args.logits.dim(0));
   const auto columns = static_cast<size_t>(args.logits.dim(1));
   std::vector<float> home(rows * columns);
@@ -31,22 +24,11 @@ void sample(const SampleArgs& args, Stream& stream) {
   on_host.logits = Tensor(home.data(), DType::F32, {args.logits.dim(0), args.logits.dim(1)});
   std::vector<std::byte> workspace(stream.workspace_bytes + 64);
   Stream host{.workspace = workspace.data(), .workspace_bytes = workspace.size()};
-  kernel.launch(&on_host, host);
-}
-
-size_t workspace_bytes(const Call& call) {
-  static const Kernel kernel = portable_sampler();
-  return kernel.contract.workspace != nullptr ? kernel.contract.workspace(call) : 0;
+  portable_sampler().launch(&on_host, host);
 }
 
 }  // namespace
 
-Kernel sample_on_host() {
-  Contract contract = portable_sampler().contract;
-  contract.name = "sample.host.cuda";
-  contract.arch = Isa::CudaPortable;
-  contract.workspace = workspace_bytes;
-  return make_kernel<SampleArgs, sample>(std::move(contract));
-}
+Kernel sample_on_host() { return make_kernel<SampleArgs, sample>(host_sampler_contract()); }
 
 }  // namespace plumb::cuda

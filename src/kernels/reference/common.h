@@ -8,6 +8,7 @@
 #include "device/stream.h"
 #include "ops/args.h"
 #include "ops/kernel.h"
+#include "ops/kv_rows.h"
 #include "tensor/encode.h"
 
 namespace plumb::reference {
@@ -89,15 +90,6 @@ class Strip {
   std::vector<float> row_;
 };
 inline int64_t strips(int64_t rows) { return (rows + kStrip - 1) / kStrip; }
-
-// One token of the latent cache as float32: out[0 : kv_lora_rank + rope_dim] (ops/kv.h).
-void read_latent_row(const KvGeometry& geometry, const std::byte* row, float* out);
-void write_latent_row(const KvGeometry& geometry, const float* latent, const float* rope, std::byte* row);
-// One token of an index key page as float32: out[0 : index_head_dim].
-void read_index_key(const KvGeometry& geometry, const std::byte* page, int slot, float* out);
-void write_index_key(const KvGeometry& geometry, const float* key, std::byte* page, int slot);
-// amax / 448 with amax clamped to >= 1e-4: the scale of one FP8 group (model.md 3.7 and 4.3).
-float fp8_scale(const float* x, int64_t n);
 
 // Registration of each file's kernels.
 void add_row_kernels(std::vector<Kernel>& out);      // norm.cpp

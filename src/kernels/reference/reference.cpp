@@ -8,6 +8,7 @@ namespace reference {
 Contract reference_contract(Op op) {
   Contract contract{.name = to_string(op) + ".reference", .op = op};
   contract.weight = {kF32, kF16, kBf16, kFp8BlockF32, kFp8BlockUe8m0, kFp8Tensor, kFp8Channel, kNvfp4};
+  contract.mixed_weights = true;
   contract.reads = {kF32};
   contract.kv = {KvFormat::None, KvFormat::F32, KvFormat::Bf16, KvFormat::Fp8Tile128};
   contract.index_key = {IndexKeyFormat::None, IndexKeyFormat::F32, IndexKeyFormat::Bf16, IndexKeyFormat::Fp8};

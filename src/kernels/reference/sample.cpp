@@ -1,6 +1,6 @@
 // Sampling. The order of a row's steps is part of the definition:
 //   1. untouched logits: NaN, +inf or nothing but -inf means poisoned; log-probabilities are taken from them
-//   2. adjustments in their order, then forbidden ids
+//   2. adjustments in their order, then forbidden ids, then what is not allowed
 //   3. temperature 0: the largest, ties to the lowest id
 //   4. else p = softmax(logits / temperature); keep the top_k largest (ties to the lower id), of those the shortest
 //      leading part whose share of their sum reaches top_p (at least one), of those every p >= min_p * largest p
@@ -42,6 +42,10 @@ void adjust(const SampleRow& row, int vocab, float* logits) {
   }
   for (const int32_t id : row.forbidden) {
     if (id >= 0 && id < vocab) logits[id] = kMinusInf;
+  }
+  for (int32_t id = 0; id < vocab && !row.allowed.empty(); ++id) {
+    const size_t word = static_cast<size_t>(id) / 32;
+    if (word >= row.allowed.size() || (row.allowed[word] >> (id % 32) & 1u) == 0) logits[id] = kMinusInf;
   }
 }
 

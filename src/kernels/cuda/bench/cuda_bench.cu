@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
   }
   if (what == "all" || what == "step") bench_step_ops(bench);
   if (what == "one") {  // for a profiler
-    for (const Format& format : {kFp8BlockF32, kNvfp4}) bench_linear(bench, shapes[4], format, {1});
+    for (const Format& format : {kBf16, kFp8BlockF32, kNvfp4}) bench_linear(bench, shapes[4], format, {64});
   }
   if (what == "all" || what == "moe") {
     for (const Format& format : {kFp8BlockF32, kNvfp4}) {

@@ -4,6 +4,8 @@
 // Each head's query is divided by its largest magnitude / 448 first. Queries that were rounded to FP8 with that scale
 // (IndexQuery with an FP8 key cache) are E4M3 then, so that one bf16 holds them exactly; others are rounded, or split
 // into three bf16 that hold every f32.
+#include <bit>
+
 #include "kernels/cuda/cache_rows.cuh"
 #include "kernels/cuda/mma/fragments.cuh"
 #include "kernels/cuda/mma/mma_kernels.h"
@@ -24,14 +26,27 @@ struct Scores {
   float weight_scale, softmax_scale;
   float* logits;
   int64_t logits_ld, columns;
-  int rounds;  // of kWarpKeys keys a warp
+  int rounds;      // of kWarpKeys keys a warp
+  int page_shift;  // log2 of a page's tokens; -1: no power of two
 };
 
-// Lane q of a row holds its elements 32 q ... 32 q + 31, and step s multiplies 4 s ... 4 s + 3 of them. FP8 decodes to
-// pairs (0, 2) and (1, 3) of four; the queries are laid out alike.
+// A row is read in pieces of 16 bytes, neighbouring lanes q beside each other; step s multiplies four elements of a
+// lane, and the queries are laid out alike. FP8 decodes to pairs (0, 2) and (1, 3) of the four.
 template <IndexKeyFormat format>
-__device__ int element_of(int step, int q, int half, int i) {
-  return 32 * q + 4 * step + (format == IndexKeyFormat::Fp8 ? 2 * i + half : 2 * half + i);
+constexpr int kStepsOfPiece = format == IndexKeyFormat::Fp8 ? 4 : 2;
+// Where four neighbouring elements, the `fours`-th of the row, are multiplied.
+template <IndexKeyFormat format>
+__device__ int step_of(int fours) {
+  constexpr int kEach = kStepsOfPiece<format>;
+  return fours / (4 * kEach) * kEach + fours % kEach;
+}
+template <IndexKeyFormat format>
+__device__ int lane_of(int fours) {
+  return fours / kStepsOfPiece<format> % 4;
+}
+template <IndexKeyFormat format>
+__device__ int element_of(int half, int i) {
+  return format == IndexKeyFormat::Fp8 ? 2 * i + half : 2 * half + i;
 }
 
 // Where a key lies, and its scale.
@@ -41,9 +56,12 @@ struct KeyPlace {
   const float* scale = nullptr;
 
   KeyPlace() = default;
-  __device__ KeyPlace(const KvView& kv, const Paging& paging, int32_t sequence, int64_t position) {
-    const uint8_t* page = index_page_at(kv, paging, sequence, static_cast<int32_t>(position));
-    const int slot = static_cast<int>(position) % paging.page_tokens;
+  __device__ KeyPlace(const KvView& kv, const Paging& paging, int shift, int32_t sequence, int32_t position) {
+    const int column = shift >= 0 ? position >> shift : position / paging.page_tokens;
+    const int slot = position - column * paging.page_tokens;
+    const int64_t id = paging.page_table[static_cast<int64_t>(sequence) * paging.page_table_stride + column];
+    const uint8_t* page = reinterpret_cast<const uint8_t*>(kv.index_keys) +
+                          id * paging.page_tokens * (format == IndexKeyFormat::Fp8 ? kDim + 4 : 2 * kDim);
     if constexpr (format == IndexKeyFormat::Fp8) {
       row = page + slot * kDim;
       scale = reinterpret_cast<const float*>(page + static_cast<int64_t>(paging.page_tokens) * kDim) + slot;
@@ -63,8 +81,8 @@ struct Key {
   __device__ void load(const KeyPlace<format>& place) {
     const int q = static_cast<int>(threadIdx.x) % 4;
     if constexpr (format == IndexKeyFormat::Fp8) {
-      const uint4 codes[2] = {__ldcs(reinterpret_cast<const uint4*>(place.row + 32 * q)),
-                              __ldcs(reinterpret_cast<const uint4*>(place.row + 32 * q + 16))};
+      const uint4 codes[2] = {__ldcs(reinterpret_cast<const uint4*>(place.row + 16 * q)),
+                              __ldcs(reinterpret_cast<const uint4*>(place.row + 16 * q + 64))};
       scale = __ldg(place.scale);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -78,7 +96,7 @@ struct Key {
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint4 four = __ldcs(reinterpret_cast<const uint4*>(place.row + 64 * q + 16 * i));
+        const uint4 four = __ldcs(reinterpret_cast<const uint4*>(place.row + 64 * i + 16 * q));
         pairs[2 * i][0] = four.x, pairs[2 * i][1] = four.y, pairs[2 * i + 1][0] = four.z, pairs[2 * i + 1][1] = four.w;
       }
     }
@@ -95,24 +113,31 @@ template <IndexKeyFormat format, int parts>
 __device__ void prepare(const Scores& p, int64_t r, Queries<parts>& out) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   auto* halves = reinterpret_cast<uint16_t*>(out.fragments);
-  for (int h = warp; h < kMaxHeads; h += kThreads / 32) {
-    const bool there = h < p.heads;
-    float x[4], largest = 0;
+  constexpr int kEach = kMaxHeads / (kThreads / 32);  // heads of a warp, all loaded before the first is used
+  float loaded[kEach][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = there ? p.q.load(r, static_cast<int64_t>(h) * kDim + lane * 4 + i) : 0.0f;
-      largest = fmaxf(largest, fabsf(x[i]));
+  for (int i = 0; i < kEach; ++i)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int64_t h = warp + i * (kThreads / 32);
+      loaded[i][e] = h < p.heads ? p.q.load(r, h * kDim + lane * 4 + e) : 0.0f;
     }
+#pragma unroll
+  for (int each = 0; each < kEach; ++each) {
+    const int h = warp + each * (kThreads / 32);
+    const bool there = h < p.heads;
+    const float(&x)[4] = loaded[each];
+    float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
     for (int offset = 16; offset > 0; offset /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
     const bool usual = largest > 1e-30f && largest < 1e30f;
     const float scale = usual ? largest / 448.0f : 1.0f;
     if (lane == 0) out.weights[h] = there ? p.weights.load(r, h) * p.weight_scale * p.softmax_scale * scale : 0.0f;
-    const int q = lane / 8, step = lane % 8;
+    const int q = lane_of<format>(lane), step = step_of<format>(lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int e = element_of<format>(step, q, half, i) % 4;
+        const int e = element_of<format>(half, i);
         float rest = (e == 0 ? x[0] : e == 1 ? x[1] : e == 2 ? x[2] : x[3]) / scale;
 #pragma unroll
         for (int part = 0; part < parts; ++part) {
@@ -123,6 +148,13 @@ __device__ void prepare(const Scores& p, int64_t r, Queries<parts>& out) {
         }
       }
   }
+}
+
+// max(x, 0) that leaves a NaN one.
+__device__ inline float positive(float x) {
+  float out;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(out) : "f"(x));
+  return out;
 }
 
 template <IndexKeyFormat format, int parts>
@@ -148,7 +180,8 @@ __global__ void __launch_bounds__(kThreads, 2) score_keys(Scores p, Paging pagin
   const auto find = [&](int64_t from) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      place[i] = KeyPlace<format>(kv, paging, sequence, min(from + 8 * i + g, static_cast<int64_t>(last)));
+      place[i] = KeyPlace<format>(kv, paging, p.page_shift, sequence,
+                                  static_cast<int32_t>(min(from + 8 * i + g, static_cast<int64_t>(last))));
   };
   find(first);
   for (int round = 0; round < p.rounds && first < p.columns; ++round, first += step) {
@@ -176,8 +209,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_keys(Scores p, Paging pagin
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float a = sum[i / 2][2 * (i % 2)], b = sum[i / 2][2 * (i % 2) + 1];
-        // A NaN must stay one: fmaxf would drop it.
-        total[i] = fmaf(even, a < 0 ? 0.0f : a, fmaf(odd, b < 0 ? 0.0f : b, total[i]));
+        total[i] = fmaf(even, positive(a), fmaf(odd, positive(b), total[i]));
       }
     }
 #pragma unroll
@@ -199,11 +231,23 @@ __global__ void __launch_bounds__(kThreads, 2) score_keys(Scores p, Paging pagin
 
 template <int parts>
 void indexer_logits(const IndexerLogitsArgs& a, Stream& s) {
-  Scores p{act(a.q),    act(a.weights),  a.heads, a.weight_scale, a.softmax_scale, a.logits.f32(),
-           a.logits.ld, a.logits.dim(1), 1};
+  const int page = a.paging.page_tokens;
+  PLUMB_CHECK(page % 4 == 0, "a page's keys begin at a multiple of 16 bytes");
+  Scores p{.q = act(a.q),
+           .weights = act(a.weights),
+           .heads = a.heads,
+           .weight_scale = a.weight_scale,
+           .softmax_scale = a.softmax_scale,
+           .logits = a.logits.f32(),
+           .logits_ld = a.logits.ld,
+           .columns = a.logits.dim(1),
+           .rounds = 1,
+           .page_shift = (page & (page - 1)) == 0 ? std::countr_zero(static_cast<unsigned>(page)) : -1};
   const int64_t warp_keys = int64_t{kThreads / 32} * kWarpKeys;
-  // A block prepares its row's queries once: where there are blocks enough, it takes more keys.
-  while (p.rounds < 8 && (p.columns + warp_keys * p.rounds * 2 - 1) / (warp_keys * p.rounds * 2) * a.paging.rows >= 528)
+  // A block prepares its row's queries once: where there are blocks enough for every multiprocessor, it takes more
+  // keys.
+  while (p.rounds < 64 &&
+         (p.columns + warp_keys * p.rounds * 2 - 1) / (warp_keys * p.rounds * 2) * a.paging.rows >= 264)
     p.rounds *= 2;
   const dim3 grid(static_cast<unsigned>((p.columns + warp_keys * p.rounds - 1) / (warp_keys * p.rounds)),
                   static_cast<unsigned>(a.paging.rows));

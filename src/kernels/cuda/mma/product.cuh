@@ -23,6 +23,7 @@ struct Product {
   Groups groups{};
   int splits = 1;            // parts of k, of wide_product; more than one: sums of each part go to `partial`
   float* partial = nullptr;  // [matrices, splits, rows, n]
+  uint32_t zero = 0;         // unknown to the compiler
 };
 
 // May start while the kernel before it still runs: it waits for that one before it reads the columns.

@@ -380,7 +380,8 @@ Contract contract_of(Op op, const Family& family) {
   // is one column instead of three. Wide: columns are shared by 128 rows of the weight instead of 16, from nine rows
   // on.
   c.preference = how == How::Exact ? 10 : how == How::Rounded ? 20 : 30;
-  c.preferred_from = how == How::Wide ? 9 : 1;
+  // An expert sees a few rows of a step only.
+  c.preferred_from = how != How::Wide ? 1 : op == Op::Moe ? 65 : 9;
   c.workspace = op == Op::Linear ? linear_workspace<how> : op == Op::Mlp ? mlp_workspace<how> : moe_workspace;
   return c;
 }

@@ -30,15 +30,20 @@ template <int tiles>
 constexpr int kStageBytes = tiles * 8 * kStep * 2;
 
 // Columns of one step, as rows of 256 bytes with their 16-byte pieces swapped around so that reading hits every bank.
+// `source`: where each column begins, in pieces.
 template <int tiles>
-__device__ void fetch_columns(const Product& p, const int32_t* slot, int count, int64_t step, bool there,
+__device__ void fetch_columns(const uint16_t* x, const int32_t* source, int count, int64_t step, bool there,
                               uint32_t stage) {
-  for (int i = static_cast<int>(threadIdx.x); i < tiles * 8 * 16; i += kThreads) {
-    const int column = i / 16, piece = i % 16;
+  const int first = static_cast<int>(threadIdx.x) / 16, piece = static_cast<int>(threadIdx.x) % 16;
+  static_assert(kThreads / 16 == 8, "a thread's columns are eight apart");
+  const uint32_t to = stage + static_cast<uint32_t>(first * kStep * 2 + (piece ^ first) * 16);
+  const uint16_t* from = x + (step * (kStep / 8) + piece) * 8;
+#pragma unroll
+  for (int i = 0; i < tiles; ++i) {
+    const int column = first + 8 * i;
     const bool present = there && column < count;
-    const int64_t row = present ? slot[column] / p.groups.slots_per_row : 0;
-    const uint16_t* from = p.x.data + row * p.x.k + (present ? step * kStep + piece * 8 : 0);
-    copy_async_16(stage + static_cast<uint32_t>(column * kStep * 2 + (piece ^ (column & 7)) * 16), from, present);
+    copy_async_16(to + static_cast<uint32_t>(i * 8 * kStep * 2),
+                  present ? from + static_cast<int64_t>(source[column]) * 8 : x, present);
   }
   commit_copies();
 }
@@ -53,7 +58,7 @@ __device__ inline uint4 load_piece(uint32_t at) {
 }
 
 template <Coding coding, int tiles>
-__device__ void multiply_step(const Loaded<coding> (&in)[kStrips], int unit, uint32_t stage,
+__device__ void multiply_step(const Loaded<coding> (&in)[kStrips], int unit, uint32_t stage, uint32_t zero,
                               float (&sum)[kStrips][tiles][4], uint32_t (&nan)[kStrips][2]) {
   using U = Unit<coding>;
   constexpr bool kBlock = coding == Coding::Fp8Block;
@@ -75,15 +80,29 @@ __device__ void multiply_step(const Loaded<coding> (&in)[kStrips], int unit, uin
           nan[s][1] |= part == 0 ? has_nan(h.x) | has_nan(h.y) : has_nan(h.z) | has_nan(h.w);
         }
       }
+      // Loaded registers would be copied together anew for each product; results of an operation are kept as they are.
+      if constexpr (coding == Coding::Bf16) {
 #pragma unroll
-      for (int n = 0; n < tiles; ++n) {
-        const uint4 x = load_piece(at + n * 8 * kStep * 2);
+        for (int s = 0; s < kStrips; ++s)
 #pragma unroll
-        for (int s = 0; s < kStrips; ++s) {
-          auto& to = kBlock ? block[s][n] : sum[s][n];
-          mma(to, a[s][0], x.x, x.y);
-          mma(to, a[s][1], x.z, x.w);
-        }
+          for (int j = 0; j < 8; ++j) a[s][j / 4][j % 4] ^= zero;
+      }
+      // Products that add to the same sums lie apart, so that one does not wait for the other.
+      constexpr int kGroup = tiles < 4 ? tiles : 4;
+#pragma unroll
+      for (int begin = 0; begin < tiles; begin += kGroup) {
+        uint4 x[kGroup];
+#pragma unroll
+        for (int n = 0; n < kGroup; ++n) x[n] = load_piece(at + (begin + n) * 8 * kStep * 2);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int n = 0; n < kGroup; ++n)
+#pragma unroll
+            for (int s = 0; s < kStrips; ++s) {
+              auto& to = kBlock ? block[s][begin + n] : sum[s][begin + n];
+              mma(to, a[s][half], half == 0 ? x[n].x : x[n].z, half == 0 ? x[n].y : x[n].w);
+            }
       }
     }
   if constexpr (kBlock) {
@@ -96,16 +115,42 @@ __device__ void multiply_step(const Loaded<coding> (&in)[kStrips], int unit, uin
   }
 }
 
-template <Coding coding, int tiles>
+// The weights of a warp's 32 rows that are under way, and where the next are found.
+template <Coding coding>
 struct Weights {
+  static constexpr int kBits = coding == Coding::Bf16 ? 16 : coding == Coding::Nvfp4 ? 4 : 8;
   Loaded<coding> ring[kAhead<coding>][kUnits<coding>][kStrips];
+  const uint8_t *low[kStrips], *high[kStrips];                // this lane's first 16 bytes of rows g and g + 8
+  const uint8_t *scales_low[kStrips], *scales_high[kStrips];  // Nvfp4
+  int64_t block = 0;                                          // Fp8Block: index of the block's first scale
 
-  __device__ void load(const Mat& w, int64_t row, int64_t step, int at, int unit) {
-    const int64_t g = static_cast<int64_t>(threadIdx.x) % 32 / 4;
+  __device__ Weights(const Mat& w, int64_t row) {
+    const int64_t g = static_cast<int64_t>(threadIdx.x) % 32 / 4, q = static_cast<int64_t>(threadIdx.x) % 4;
+    block = row / 128 * w.scale_ld;  // the block's 128 rows begin at a multiple of 128
 #pragma unroll
     for (int s = 0; s < kStrips; ++s) {
-      const int64_t low = min(row + kTileRows * s + g, w.n - 1), high = min(row + kTileRows * s + g + 8, w.n - 1);
-      load_unit<coding>(w, low, high, step * kUnits<coding> + unit, ring[at][unit][s]);
+      const int64_t l = min(row + kTileRows * s + g, w.n - 1), h = min(row + kTileRows * s + g + 8, w.n - 1);
+      low[s] = w.data + l * (w.k * kBits / 8) + 16 * q, high[s] = w.data + h * (w.k * kBits / 8) + 16 * q;
+      if constexpr (coding == Coding::Nvfp4)
+        scales_low[s] = w.scale + l * w.scale_ld + 2 * q, scales_high[s] = w.scale + h * w.scale_ld + 2 * q;
+    }
+  }
+  __device__ void load(const Mat& w, int64_t step, int at, int unit) {
+    using U = Unit<coding>;
+    const int64_t which = step * kUnits<coding> + unit, offset = which * U::kElements * kBits / 8;
+    float scale = 1;
+    if constexpr (coding == Coding::Fp8Block) scale = block_scale(w, block + which);
+#pragma unroll
+    for (int s = 0; s < kStrips; ++s) {
+      Loaded<coding>& to = ring[at][unit][s];
+#pragma unroll
+      for (int i = 0; i < U::kLoads; ++i)
+        to.low[i] = load_once(low[s] + offset + 64 * i), to.high[i] = load_once(high[s] + offset + 64 * i);
+      to.scale = scale;
+      if constexpr (coding == Coding::Nvfp4) {
+        to.scales_low = *reinterpret_cast<const uint16_t*>(scales_low[s] + which * 8);
+        to.scales_high = *reinterpret_cast<const uint16_t*>(scales_high[s] + which * 8);
+      }
     }
   }
 };
@@ -152,7 +197,7 @@ __device__ void store_tile(const Product& p, const Mat& w, int64_t row, const in
 template <Coding coding, int tiles>
 __global__ void __launch_bounds__(kThreads, 2) wide_product(Product p) {
   extern __shared__ __align__(128) unsigned char stages[];
-  __shared__ int32_t slot[8 * tiles];
+  __shared__ int32_t slot[8 * tiles], source[8 * tiles];
   constexpr int kMost = 8 * tiles;
   const bool grouped = p.groups.begin != nullptr;
   int begin = static_cast<int>(blockIdx.y) * kMost, end = min(begin + kMost, p.rows);
@@ -171,18 +216,21 @@ __global__ void __launch_bounds__(kThreads, 2) wide_product(Product p) {
   const uint32_t memory = shared_address(stages);
   for (; begin < end; begin += kMost) {
     const int count = min(kMost, end - begin);
-    if (static_cast<int>(threadIdx.x) < count)
-      slot[threadIdx.x] = grouped ? p.groups.slots[begin + threadIdx.x] : begin + static_cast<int>(threadIdx.x);
-    Weights<coding, tiles> weights;
+    if (static_cast<int>(threadIdx.x) < count) {
+      const int32_t mine = grouped ? p.groups.slots[begin + threadIdx.x] : begin + static_cast<int>(threadIdx.x);
+      slot[threadIdx.x] = mine;
+      source[threadIdx.x] = static_cast<int32_t>(mine / p.groups.slots_per_row * (p.x.k / 8));
+    }
+    Weights<coding> weights(w, row);
 #pragma unroll
     for (int r = 0; r < kAhead<coding>; ++r)
 #pragma unroll
       for (int unit = 0; unit < kUnits<coding>; ++unit)
-        if (first + r < last) weights.load(w, row, first + r, r, unit);
+        if (first + r < last) weights.load(w, first + r, r, unit);
     __syncthreads();
     cudaGridDependencySynchronize();
     for (int s = 0; s < kStages - 1; ++s)
-      fetch_columns<tiles>(p, slot, count, first + s, first + s < last, memory + s * kStageBytes<tiles>);
+      fetch_columns<tiles>(p.x.data, source, count, first + s, first + s < last, memory + s * kStageBytes<tiles>);
     float sum[kStrips][tiles][4] = {};
     uint32_t nan[kStrips][2] = {};
     int stage = 0;
@@ -193,12 +241,13 @@ __global__ void __launch_bounds__(kThreads, 2) wide_product(Product p) {
         asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
         __syncthreads();
         const int64_t next = step + r + kStages - 1;
-        fetch_columns<tiles>(p, slot, count, next, next < last,
+        fetch_columns<tiles>(p.x.data, source, count, next, next < last,
                              memory + (stage + kStages - 1) % kStages * kStageBytes<tiles>);
 #pragma unroll
         for (int unit = 0; unit < kUnits<coding>; ++unit) {
-          multiply_step<coding, tiles>(weights.ring[r][unit], unit, memory + stage * kStageBytes<tiles>, sum, nan);
-          if (step + r + kAhead<coding> < last) weights.load(w, row, step + r + kAhead<coding>, r, unit);
+          multiply_step<coding, tiles>(weights.ring[r][unit], unit, memory + stage * kStageBytes<tiles>, p.zero, sum,
+                                       nan);
+          if (step + r + kAhead<coding> < last) weights.load(w, step + r + kAhead<coding>, r, unit);
         }
         stage = (stage + 1) % kStages;
       }

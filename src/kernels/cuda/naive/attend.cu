@@ -93,8 +93,6 @@ __global__ void attend_rows(Attend a, Paging paging, KvView kv) {
   }
 }
 
-constexpr int kTopkMax = 16384;  // shared memory: 8 bytes a selected position
-
 void mla_attend(const MlaAttendArgs& a, Stream& s) {
   const auto topk = static_cast<int>(a.topk_indices.dim(1));
   const Attend p{act(a.q), mat(*a.kv_b),    a.nope_dim,           a.rope_dim,
@@ -110,9 +108,7 @@ void mla_attend(const MlaAttendArgs& a, Stream& s) {
 }  // namespace
 
 void add_naive_attend_kernels(std::vector<Kernel>& out) {
-  Contract c = naive_contract(Op::MlaAttend);
-  c.limits.topk_max = kTopkMax;
-  out.push_back(make_kernel<MlaAttendArgs, mla_attend>(std::move(c)));
+  out.push_back(make_kernel<MlaAttendArgs, mla_attend>(naive_contract(Op::MlaAttend)));
 }
 
 }  // namespace plumb::cuda

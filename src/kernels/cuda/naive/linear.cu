@@ -200,25 +200,13 @@ void router(const RouterArgs& a, Stream& s) {
                                                          a.sequence, reinterpret_cast<float*>(s.workspace));
 }
 
-// Call.n is the width of the hidden layer, Call.topk the experts of a row.
-size_t mlp_workspace(const Call& c) { return static_cast<size_t>(c.m_hi * c.n) * 4; }
-size_t moe_workspace(const Call& c) { return static_cast<size_t>(c.m_hi * c.n * c.topk) * 4; }
-size_t router_workspace(const Call& c) { return static_cast<size_t>(c.m_hi * c.n) * 4; }
-
-Contract with_workspace(Op op, size_t (*bytes)(const Call&)) {
-  Contract c = naive_contract(op);
-  if (op != Op::Router) c.error_bound.c = 4;  // gate, up and their product are rounded to f32 in between
-  c.workspace = bytes;
-  return c;
-}
-
 }  // namespace
 
 void add_naive_linear_kernels(std::vector<Kernel>& out) {
   out.push_back(make_kernel<LinearArgs, linear>(naive_contract(Op::Linear)));
-  out.push_back(make_kernel<MlpArgs, mlp>(with_workspace(Op::Mlp, mlp_workspace)));
-  out.push_back(make_kernel<MoeArgs, moe>(with_workspace(Op::Moe, moe_workspace)));
-  out.push_back(make_kernel<RouterArgs, router>(with_workspace(Op::Router, router_workspace)));
+  out.push_back(make_kernel<MlpArgs, mlp>(naive_contract(Op::Mlp)));
+  out.push_back(make_kernel<MoeArgs, moe>(naive_contract(Op::Moe)));
+  out.push_back(make_kernel<RouterArgs, router>(naive_contract(Op::Router)));
 }
 
 }  // namespace plumb::cuda

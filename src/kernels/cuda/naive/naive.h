@@ -5,11 +5,10 @@
 
 #include <vector>
 
-#include "ops/kernel.h"
+#include "kernels/cuda/contracts/contracts.h"
 
 namespace plumb::cuda {
 
-Contract naive_contract(Op op);
 void add_naive_row_kernels(std::vector<Kernel>& out);
 void add_naive_linear_kernels(std::vector<Kernel>& out);
 void add_naive_cache_kernels(std::vector<Kernel>& out);

@@ -11,38 +11,51 @@ constexpr int kMaxExperts = 512;
 constexpr int kEach = kMaxExperts / 32;  // experts of a lane: e = 32 i + lane
 constexpr int kMaxGroups = 32;
 
-// Every lane adds its elements in ascending order, then the lanes in a fixed tree: no bit depends on the other rows.
+__device__ inline float widened(float x) { return x; }
+__device__ inline float widened(uint16_t x) { return bf16_to_f32(x); }
+__device__ inline void load_eight(const float* from, float (&to)[8]) {
+  const float4 low = __ldg(reinterpret_cast<const float4*>(from)),
+               high = __ldg(reinterpret_cast<const float4*>(from) + 1);
+  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+}
+__device__ inline void load_eight(const uint16_t* from, float (&to)[8]) {
+  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(from));
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    to[2 * i] = bits_to_f32(words[i] << 16), to[2 * i + 1] = bits_to_f32(words[i] & 0xffff0000u);
+}
+
+// Every lane adds up eight neighbours of each 256, in ascending order, then the lanes in a fixed tree: no bit depends
+// on the other rows.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) score_experts(Mat gate, Act x, Act logits, int rows) {
-  constexpr int kBatch = 8;
+  constexpr int kEight = 8;
   const int64_t e = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first = static_cast<int>(blockIdx.y) * kRows, count = min(kRows, rows - first);
   if (e >= gate.n) return;
   const auto* weights = reinterpret_cast<const Element*>(gate.data) + e * gate.k;
+  const auto* values = static_cast<const float*>(x.data) + first * x.ld;
+  const bool wide = gate.k % kEight == 0 && x.ld % 4 == 0 && reinterpret_cast<uintptr_t>(values) % 16 == 0;
   float sum[kRows] = {};
-  for (int64_t begin = lane; begin < gate.k; begin += 32 * kBatch) {
-    Element w[kBatch] = {};
+  for (int64_t at = lane * kEight; at < gate.k; at += 32 * kEight) {
+    float w[kEight] = {}, v[kRows][kEight] = {};
+    if (wide) {  // all loads before the first is used; rows beyond the last are the last again
+      load_eight(weights + at, w);
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j)
-      if (begin + 32 * j < gate.k) w[j] = __ldg(weights + begin + 32 * j);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= count) break;
-      float value[kBatch] = {};
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j)
-        if (begin + 32 * j < gate.k) value[j] = x.load(first + r, begin + 32 * j);
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        float weight;
-        if constexpr (sizeof(Element) == 4)
-          weight = w[j];
-        else
-          weight = bf16_to_f32(w[j]);
-        if (begin + 32 * j < gate.k) sum[r] = fmaf(weight, value[j], sum[r]);
+      for (int r = 0; r < kRows; ++r) load_eight(values + min(r, count - 1) * x.ld + at, v[r]);
+    } else {
+      for (int i = 0; i < kEight && at + i < gate.k; ++i) {
+        w[i] = widened(weights[at + i]);
+        for (int r = 0; r < kRows; ++r) v[r][i] = values[min(r, count - 1) * x.ld + at + i];
       }
     }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) sum[r] = fmaf(w[i], v[r][i], sum[r]);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -138,6 +151,7 @@ void router(const RouterArgs& a, Stream& s) {
   const auto rows = static_cast<unsigned>(a.x.dim(0));
   const auto experts = static_cast<int>(a.gate->n());
   PLUMB_CHECK(a.n_group <= kMaxGroups, "more groups of experts than a warp has lanes");
+  PLUMB_CHECK(a.x.dtype == DType::F32, "the router reads f32");
   const dim3 grid(static_cast<unsigned>((experts + kThreads / 32 - 1) / (kThreads / 32)), (rows + kRows - 1) / kRows);
   const auto score = a.gate->format().element == DType::F32 ? score_experts<float> : score_experts<uint16_t>;
   score<<<grid, kThreads, 0, handle(s)>>>(mat(*a.gate), act(a.x), act(a.logits), static_cast<int>(rows));

@@ -29,7 +29,7 @@ struct Row {
   double uniform;
   float temperature, top_p, min_p;
   int top_k, logprobs;
-  int adjust_begin, adjust_count, forbidden_begin, forbidden_count;
+  int adjust_begin, adjust_count, forbidden_begin, forbidden_count, allowed_begin, allowed_words;
 };
 struct Lists {
   const int32_t* adjust_ids;
@@ -37,6 +37,7 @@ struct Lists {
   const float* adjust_add;
   float* untouched;  // logits before adjusting, for each adjustment
   const int32_t* forbidden;
+  const uint32_t* allowed;  // a bit for each id; a row without words allows all
 };
 
 // By descending logit, then ascending id.
@@ -311,6 +312,10 @@ __device__ void adjust(float* logits, int vocab, const Row& row, const Lists& li
     const int32_t id = lists.forbidden[row.forbidden_begin + i];
     if (id >= 0 && id < vocab) logits[id] = -INFINITY;
   }
+  const uint32_t* allowed = lists.allowed + row.allowed_begin;
+  for (int i = static_cast<int>(threadIdx.x); i < vocab && row.allowed_words > 0; i += kThreads) {
+    if (i / 32 >= row.allowed_words || (allowed[i / 32] >> (i % 32) & 1u) == 0) logits[i] = -INFINITY;
+  }
   __syncthreads();
 }
 
@@ -353,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncthreads();  // before logits change
   }
-  if (row.adjust_count + row.forbidden_count > 0) {
+  if (row.adjust_count + row.forbidden_count + row.allowed_words > 0) {
     adjust(logits, vocab, row, lists);
     scan = scan_row(logits, vocab, s);
     if (scan.poisoned) {
@@ -405,11 +410,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 int64_t list_entries(int64_t rows, int64_t vocab) { return std::max(rows * kUsualAdjustments, 2 * vocab); }
-// Rows, outputs, then five lists.
+// Rows, outputs, then six lists.
 size_t workspace_bytes(int64_t rows, int64_t vocab) {
   return static_cast<size_t>(aligned(rows * static_cast<int64_t>(sizeof(Row))) +
                              aligned(rows * static_cast<int64_t>(sizeof(SampleOut))) +
-                             5 * aligned(list_entries(rows, vocab) * 4));
+                             6 * aligned(list_entries(rows, vocab) * 4));
 }
 size_t workspace(const Call& c) { return workspace_bytes(c.m_hi, c.k); }
 
@@ -417,6 +422,7 @@ struct Packed {
   std::vector<Row> rows{};
   std::vector<int32_t> adjust_ids{}, forbidden{};
   std::vector<float> adjust_factor{}, adjust_add{};
+  std::vector<uint32_t> allowed{};
 
   void add(const SampleRow& r) {
     rows.push_back({.uniform = philox_uniform(r.seed, r.position),
@@ -428,11 +434,14 @@ struct Packed {
                     .adjust_begin = static_cast<int>(adjust_ids.size()),
                     .adjust_count = static_cast<int>(r.adjust_ids.size()),
                     .forbidden_begin = static_cast<int>(forbidden.size()),
-                    .forbidden_count = static_cast<int>(r.forbidden.size())});
+                    .forbidden_count = static_cast<int>(r.forbidden.size()),
+                    .allowed_begin = static_cast<int>(allowed.size()),
+                    .allowed_words = static_cast<int>(r.allowed.size())});
     adjust_ids.insert(adjust_ids.end(), r.adjust_ids.begin(), r.adjust_ids.end());
     adjust_factor.insert(adjust_factor.end(), r.adjust_factor.begin(), r.adjust_factor.end());
     adjust_add.insert(adjust_add.end(), r.adjust_add.begin(), r.adjust_add.end());
     forbidden.insert(forbidden.end(), r.forbidden.begin(), r.forbidden.end());
+    allowed.insert(allowed.end(), r.allowed.begin(), r.allowed.end());
   }
 };
 
@@ -456,6 +465,7 @@ void launch(const SampleArgs& args, size_t first, const Packed& packed, std::byt
   lists.adjust_factor = reinterpret_cast<const float*>(put(packed.adjust_factor, room * 4));
   lists.adjust_add = reinterpret_cast<const float*>(put(packed.adjust_add, room * 4));
   lists.forbidden = reinterpret_cast<const int32_t*>(put(packed.forbidden, room * 4));
+  lists.allowed = reinterpret_cast<const uint32_t*>(put(packed.allowed, room * 4));
   lists.untouched = reinterpret_cast<float*>(at);
   sample_rows<<<static_cast<unsigned>(rows), kThreads, sizeof(Shared), handle(s)>>>(
       args.logits.row_f32(static_cast<int64_t>(first)), args.logits.ld, args.vocab, device_rows, lists, outs);
@@ -475,7 +485,8 @@ void sample(const SampleArgs& args, Stream& s) {
     size_t end = first;
     const auto fits = [&](const SampleRow& r) {
       return static_cast<int64_t>(packed.adjust_ids.size() + r.adjust_ids.size()) <= room &&
-             static_cast<int64_t>(packed.forbidden.size() + r.forbidden.size()) <= room;
+             static_cast<int64_t>(packed.forbidden.size() + r.forbidden.size()) <= room &&
+             static_cast<int64_t>(packed.allowed.size() + r.allowed.size()) <= room;
     };
     while (end < args.rows.size() && fits(args.rows[end])) packed.add(args.rows[end++]);
     PLUMB_CHECK(end > first, "a row has more adjustments than twice its vocabulary");

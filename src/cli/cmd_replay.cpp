@@ -1,0 +1,59 @@
+// plumb replay: the op of a capture once more, on the reference and on every kernel that fits.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/thread_pool.h"
+#include "checkpoint/json_file.h"
+#include "checkpoint/model_source.h"
+#include "cli/build_info.h"
+#include "cli/cli.h"
+#include "cli/model_options.h"
+#include "guard/capture.h"
+#include "guard/check_report.h"
+
+namespace plumb {
+namespace {
+
+struct ReplayCommand {
+  ModelOptions model{};
+  std::string capture{}, report{};
+};
+
+Status run(ReplayCommand& command, const CliContext& context) {
+  PLUMB_TRY_STATUS(finish_model_options(command.model, context));
+  PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
+  const Registry registry = make_registry();
+  ThreadPool pool(command.model.threads);
+  LoadBar bar;
+  LoadModelOptions load{.device = detect_cpu(), .plan = command.model.plan, .load = {}};
+  load.load.progress = [&bar](const LoadProgress& progress) { bar.update(progress); };
+  PLUMB_TRY(const auto model, load_model(source.folder, registry, pool, load));
+  bar.finish();
+  const Plan& plan = model->planned.plan;
+  PLUMB_TRY(Capture capture, read_capture(command.capture, plan, registry, model->planned.sites, model->weights));
+  std::printf("%s\n", capture.facts().dump(1).c_str());
+  const CheckReport report = check_record(plan, registry, &pool, capture.record);
+  const std::optional<LayerDrift> none;
+  const CheckPage page{.model = source.name, .build = build_id(), .plan = plan, .report = report, .drift = none};
+  std::fputs(check_text(page).c_str(), stdout);
+  if (!command.report.empty()) PLUMB_TRY_STATUS(write_text_file(command.report, check_html(page)));
+  if (report.passes()) return Ok{};
+  return Error{Code::Verification, command.capture + " repeats", report.verdict(), report.flags()};
+}
+
+}  // namespace
+
+void add_replay_command(CLI::App& app, CliContext& context, int& exit_code) {
+  auto command = std::make_shared<ReplayCommand>();
+  CLI::App* sub =
+      app.add_subcommand("replay", "Run the op of a capture again: the reference, and every kernel that fits");
+  sub->add_option("capture", command->capture, "File that the server wrote; its name is the incident's id")->required();
+  add_model_options(*sub, command->model);
+  sub->add_option("--report", command->report, "HTML page to write");
+  sub->callback([command, &context, &exit_code] {
+    if (Status status = run(*command, context); !status) exit_code = report(status.error());
+  });
+}
+
+}  // namespace plumb

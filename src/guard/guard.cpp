@@ -1,0 +1,147 @@
+#include "guard/guard.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace plumb {
+namespace {
+
+constexpr size_t kShadowedSteps = 8192;  // as many as may wait in the shadow's queue
+
+// Unique on this machine, in order of time: fault-<milliseconds since 1970, hex>-s<step>-r<row>.
+std::string incident_id(uint64_t step, int row) {
+  const auto now =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  char text[80];
+  std::snprintf(text, sizeof text, "fault-%llx-s%llu-r%d", static_cast<unsigned long long>(now.count()),
+                static_cast<unsigned long long>(step), row);
+  return text;
+}
+
+}  // namespace
+
+Guard::Guard(Executor& executor, const GuardOptions& options, int max_rows)
+    : executor_(executor),
+      options_(options),
+      sentinels_(max_rows, /*keep_inputs=*/!options.captures.folder.empty()),
+      captures_(options.captures, options.origin) {
+  // A device's steps are replayed, not launched: there the finite_rows op stands in.
+  if (options.sentinels && executor.memory().where == Where::Host) executor.add_observer(sentinels_);
+  if (options.shadow_rate <= 0) return;
+  PLUMB_CHECK(options.registry != nullptr, "the shadow needs the kernels");
+  shadow_ =
+      std::make_unique<Shadow>(executor.plan(), *options.registry, options.shadow_rate,
+                               [this](uint64_t step, OpRecord& r, const Judgement& j) { found_late(step, r, j); });
+  executor.add_observer(*shadow_);
+}
+
+Guard::~Guard() {
+  executor_.remove_observer(sentinels_);
+  if (shadow_) executor_.remove_observer(*shadow_);
+}
+
+void Guard::begin_step(uint64_t step, int rows, const std::function<RowOwner(int row)>& owner) {
+  step_ = step;
+  sentinels_.begin_step();
+  const int row = shadow_ ? shadow_->begin_step(step, rows) : -1;
+  if (row < 0) return;
+  RowOwner whose = owner(row);
+  Owned owned{.step = step, .owner = whose};
+  if (options_.captures.with_tokens) owned.tokens.assign(whose.tokens.begin(), whose.tokens.end());
+  owned.owner.tokens = {};
+  const std::lock_guard lock(mutex_);
+  if (shadowed_.size() >= kShadowedSteps) shadowed_.erase(shadowed_.begin(), shadowed_.begin() + kShadowedSteps / 2);
+  shadowed_.push_back(std::move(owned));
+}
+
+const RowFault* Guard::fault(int row) const {
+  for (const RowFault& fault : sentinels_.faults())
+    if (fault.pass == 0 && fault.row == row) return &fault;
+  return nullptr;
+}
+
+Incident Guard::name(uint64_t step, int row, SiteId site, const Kernel& kernel) const {
+  const SiteDecl& decl = executor_.plan().sites[static_cast<size_t>(site)].decl;
+  return {.id = incident_id(step, row),
+          .step = step,
+          .rank = options_.rank,
+          .layer = decl.layer,
+          .site = decl.name,
+          .op = to_string(decl.call.op),
+          .kernel = kernel.contract.name,
+          .row = row};
+}
+
+Incident Guard::report(const RowFault& fault, const RowOwner& owner) {
+  Incident incident = name(step_, fault.row, fault.site, *fault.kernel);
+  incident.kind = fault.kind;
+  incident.pass = fault.pass;
+  incident.tensor = fault.tensor;
+  incident.column = fault.column;
+  incident.position = owner.position;
+  incident.request_id = owner.request_id;
+  ++(fault.kind == FaultKind::Nan ? nan_rows_ : inf_rows_);
+  if (fault.record >= 0) {
+    incident.captured = true;
+    OpRecord& record = sentinels_.records()[static_cast<size_t>(fault.record)];
+    incident.captured = captures_.add(incident, std::move(record), owner.tokens);
+  }
+  log_error("numerical fault " + incident.id + " in request " + owner.request_id + ": " + incident.to_string());
+  return incident;
+}
+
+void Guard::found_late(uint64_t step, OpRecord& record, const Judgement& judgement) {
+  const Deviation& d = judgement.deviation;
+  Incident incident = name(step, record.step_row(d.row >= 0 ? d.row : 0), record.site(), record.kernel());
+  const std::string_view kind = d.kind;
+  incident.kind = kind == "nan" ? FaultKind::Nan : kind == "inf" ? FaultKind::Inf : FaultKind::Drift;
+  incident.tensor = d.tensor;
+  incident.column = d.column;
+  incident.have = d.have;
+  incident.want = d.want;
+  incident.bound = d.bound;
+  Owned owned;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(shadowed_, step, &Owned::step);
+    if (found != shadowed_.end()) owned = *found;
+  }
+  incident.position = owned.owner.position;
+  incident.request_id = owned.owner.request_id;
+  ++drift_rows_;
+  incident.captured = true;
+  incident.captured = captures_.add(incident, std::move(record), owned.tokens);
+  log_error("numerical fault " + incident.id + " in request " + incident.request_id + ": " + incident.to_string());
+  const std::lock_guard lock(mutex_);
+  late_.push_back({.sequence = owned.owner.sequence, .incident = std::move(incident)});
+  any_late_ = true;
+}
+
+std::vector<Guard::Late> Guard::take_late() {
+  if (!any_late_) return {};
+  const std::lock_guard lock(mutex_);
+  any_late_ = false;
+  return std::exchange(late_, {});
+}
+
+GuardStats Guard::stats() const {
+  return {.nan_rows = nan_rows_,
+          .inf_rows = inf_rows_,
+          .drift_rows = drift_rows_,
+          .captures_written = captures_.written(),
+          .captures_dropped = captures_.dropped(),
+          .cache_codes = sentinels_.cache_codes(),
+          .saturated_codes = sentinels_.saturated_codes(),
+          .shadow = shadow_ ? shadow_->counts() : ShadowCounts{}};
+}
+
+void Guard::settle() {
+  if (shadow_) shadow_->settle();
+}
+
+}  // namespace plumb

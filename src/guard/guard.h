@@ -1,0 +1,88 @@
+// The guard of a running engine: sentinels on every op, captures of what they find, and the shadow. Owned and called by
+// the engine thread; what the shadow finds later is taken from it there too.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "guard/capture.h"
+#include "guard/guard_stats.h"
+#include "guard/incident.h"
+#include "guard/sentinels.h"
+#include "guard/shadow.h"
+
+namespace plumb {
+
+struct GuardOptions {
+  bool sentinels = true;
+  double shadow_rate = 0;              // fraction of steps; 0: off
+  const Registry* registry = nullptr;  // for the shadow; must outlive the engine
+  int rank = 0;
+  CaptureLimits captures{};
+  CaptureOrigin origin{};
+};
+
+// Whose row it is.
+struct RowOwner {
+  uint64_t sequence = 0;  // the engine's number of the request
+  std::string request_id{};
+  int position = -1;
+  std::span<const int32_t> tokens{};  // up to the row's own; read while it is passed on
+};
+
+class Guard {
+ public:
+  // Watches `executor` as long as it lives. Passes have at most `max_rows` rows.
+  Guard(Executor& executor, const GuardOptions& options, int max_rows);
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  // owner(row): asked now, for the row that is shadowed.
+  void begin_step(uint64_t step, int rows, const std::function<RowOwner(int row)>& owner);
+  // First fault of a row of the step's main pass; nullptr: clean.
+  const RowFault* fault(int row) const;
+  // All of the step so far, those of draft passes included.
+  std::span<const RowFault> faults() const { return sentinels_.faults(); }
+  // A fault becomes an incident: named, logged, counted, captured if there is room.
+  Incident report(const RowFault& fault, const RowOwner& owner);
+
+  struct Late {
+    uint64_t sequence = 0;
+    Incident incident{};
+  };
+  // What the shadow has found since the last call.
+  std::vector<Late> take_late();
+  GuardStats stats() const;
+  // Waits for the shadow and gives what it found (verification and tests).
+  void settle();
+
+ private:
+  Incident name(uint64_t step, int row, SiteId site, const Kernel& kernel) const;
+  void found_late(uint64_t step, OpRecord& record, const Judgement& judgement);
+
+  Executor& executor_;
+  const GuardOptions options_;
+  Sentinels sentinels_;
+  uint64_t step_ = 0;
+  CaptureStore captures_;
+  std::atomic<uint64_t> nan_rows_{0}, inf_rows_{0}, drift_rows_{0};
+  mutable std::mutex mutex_{};
+  struct Owned {
+    uint64_t step = 0;
+    RowOwner owner{};
+    std::vector<int32_t> tokens{};
+  };
+  std::vector<Owned> shadowed_{};  // steps whose records may still be judged
+  std::vector<Late> late_{};
+  std::atomic<bool> any_late_{false};
+  std::unique_ptr<Shadow> shadow_{};  // last: ends first
+};
+
+}  // namespace plumb

@@ -1,0 +1,15 @@
+// How far logits may be apart when the same tokens went through the model in steps of another shape.
+#pragma once
+
+#include "ops/plan.h"
+
+namespace plumb {
+
+// Every place adds in one order whatever the rows of a step, so that all paths give the same bits.
+bool one_order_everywhere(const Plan& plan);
+
+// 0 for such a plan. Otherwise each op moves the residual stream by its own bound's share, independently of the others,
+// so that the sum grows with their square root; the factor 8 for the growth through the layers is an estimate.
+double path_bound(const Plan& plan, double largest_logit);
+
+}  // namespace plumb

@@ -1,0 +1,67 @@
+// Shadow: for a fraction of steps one row's ops are recorded as they run and recomputed by the reference on a thread of
+// its own, so that finite garbage is found too. Rate 1: every step and every layer, and a step waits when the
+// recomputation falls behind. Below it: two layers of a step in turn, and a step is left out while the one before is
+// still being recomputed.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "guard/guard_stats.h"
+#include "guard/incident.h"
+#include "guard/op_recorder.h"
+#include "guard/witness.h"
+
+namespace plumb {
+
+class JobPool;
+
+class Shadow final : public OpObserver {
+ public:
+  // Called on the shadow's thread for the first op of a step that is out of bound; may take the record.
+  using Found = std::function<void(uint64_t step, OpRecord& record, const Judgement& judgement)>;
+  Shadow(const Plan& plan, const Registry& registry, double rate, Found found);
+  ~Shadow() override;  // finishes what was recorded
+
+  // Chooses the row of a step with rows 0 ... rows - 1; -1: this step is not shadowed.
+  int begin_step(uint64_t step, int rows);
+  void begin_pass(const Paging& rows) override {
+    rows_ = rows;
+    ++passes_;
+  }
+  void before(const OpCall& call, Executor& executor) override;
+  void after(const OpCall& call, Executor& executor) override;
+
+  ShadowCounts counts() const;
+  // Waits until everything recorded so far has been judged.
+  void settle();
+
+ private:
+  RowRange wanted(const OpCall& call) const;
+  void judge(uint64_t step, OpRecord& record);
+
+  const Plan& plan_;
+  const Witness witness_;
+  const double rate_;
+  const Found found_;
+  OpRecorder recorder_;
+  uint64_t step_ = 0;
+  int row_ = -1;
+  int layer_ = 0;  // first of those in turn
+  int layers_ = 1;
+  Paging rows_{};
+  int passes_ = 0;  // of the step; from the third on, rows are no rows of the step
+  std::atomic<int64_t> waiting_bytes_{0};
+  std::atomic<int> waiting_{0};
+  std::atomic<uint64_t> steps_{0}, skipped_{0}, ops_{0}, outside_{0};
+  std::array<std::atomic<uint64_t>, ShadowCounts::kRatioEdges.size() + 1> ratio_{};
+  std::atomic<double> ratio_sum_{0};
+  uint64_t last_found_ = 0;  // the shadow thread's own
+  std::unique_ptr<JobPool> worker_{};
+};
+
+}  // namespace plumb

@@ -1,0 +1,82 @@
+#include "kernels/cuda/contracts/contracts.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "kernels/cpu/op_kernels.h"
+
+namespace plumb {
+namespace cuda {
+
+const Kernel& portable_sampler() {
+  static const Kernel kSampler = [] {
+    for (Kernel& kernel : cpu_op_kernels())
+      if (kernel.contract.op == Op::Sample && kernel.contract.arch == Isa::Generic) return kernel;
+    PLUMB_CHECK(false, "the CPU backend has no portable sampler");
+  }();
+  return kSampler;
+}
+
+namespace {
+
+size_t sampler_workspace(const Call& call) {
+  const auto bytes = portable_sampler().contract.workspace;
+  return bytes != nullptr ? bytes(call) : 0;
+}
+
+constexpr int64_t kPartAlign = 256;  // as device_types.cuh
+int64_t aligned(int64_t bytes) { return (bytes + kPartAlign - 1) / kPartAlign * kPartAlign; }
+
+struct Parts {
+  int64_t data, scale, total;
+};
+Parts parts_of(const EncodedMatrix& m) {
+  const int64_t data = aligned(encoded_data_bytes(m.format, m.n, m.k));
+  const int64_t scale = aligned(encoded_scale_bytes(m.format, m.n, m.k));
+  return {data, scale, data + scale + (m.format.global_scale ? kPartAlign : 0)};
+}
+
+size_t row_major_bytes(const EncodedMatrix& m) { return static_cast<size_t>(parts_of(m).total); }
+
+void fill_row_major(const EncodedMatrix& m, std::byte* out, int part, int parts) {
+  const Parts p = parts_of(m);
+  const auto copy = [&](std::byte* to, const void* from, int64_t bytes) {
+    const Range range = split(bytes, part, parts);
+    if (range.begin < range.end)
+      std::memcpy(to + range.begin, static_cast<const std::byte*>(from) + range.begin,
+                  static_cast<size_t>(range.end - range.begin));
+  };
+  copy(out, m.data, encoded_data_bytes(m.format, m.n, m.k));
+  copy(out + p.data, m.scale, encoded_scale_bytes(m.format, m.n, m.k));
+  if (m.format.global_scale && part == 0) std::memcpy(out + p.data + p.scale, &m.global_scale, sizeof m.global_scale);
+}
+
+}  // namespace
+
+Contract host_sampler_contract() {
+  Contract contract = portable_sampler().contract;
+  contract.name = "sample.host.cuda";
+  contract.arch = Isa::CudaPortable;
+  contract.workspace = sampler_workspace;
+  return contract;
+}
+
+}  // namespace cuda
+
+std::vector<Kernel> cuda_contracts() {
+  std::vector<Kernel> kernels;
+  for (int op = 0; op < kOpCount; ++op)
+    if (static_cast<Op>(op) != Op::Sample) kernels.push_back({.contract = cuda::naive_contract(static_cast<Op>(op))});
+  kernels.push_back({.contract = cuda::host_sampler_contract()});
+  return kernels;
+}
+
+std::vector<Conversion> cuda_conversions() {
+  return {{.to = Layout::CudaRowMajor,
+           .formats = {kF32, kF16, kBf16, kFp8BlockF32, kFp8BlockUe8m0, kFp8Tensor, kFp8Channel, kNvfp4},
+           .bytes = cuda::row_major_bytes,
+           .fill = cuda::fill_row_major}};
+}
+
+}  // namespace plumb

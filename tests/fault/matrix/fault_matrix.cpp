@@ -1,0 +1,270 @@
+// Plants each fault of the table, runs `plumb check`'s search on the model, and writes where it was found.
+//   fault_matrix [--every N] [--doc FILE]
+// --every N: each N-th case only. Exit code 1 when something that must be found was not.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/thread_pool.h"
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "engine/self_check.h"
+#include "guard/check.h"
+#include "matrix/table.h"
+#include "model/loaded_model.h"
+#include "support/paths.h"
+
+namespace plumb::matrix {
+namespace {
+
+constexpr int64_t kBeyondTopk = 16;  // tokens of the prompt past index_topk
+constexpr int64_t kRowsFirst = 8;    // judged of each launch; all of them before a fault is said to have no effect
+constexpr int kSequences = 8;
+constexpr int kRows = 64;  // of one pass, so that the prompt takes two and the second can show what the first has left
+// While serving: one request reaches positions that its neighbours never see, and there the fault strikes.
+constexpr int kVictimPrompt = 70, kVictimAnswer = 100, kStruckFrom = 40, kNeighbourPrompt = 12, kNeighbourAnswer = 20;
+
+GenerateRequest request_of(const char* id, int prompt, int answer, int seed) {
+  GenerateRequest r{.request_id = id, .max_tokens = answer};
+  for (int t = 0; t < prompt; ++t) r.prompt_ids.push_back(10 + (t * 7 + seed * 13) % 200);
+  r.sampling.temperature = 0;
+  return r;
+}
+
+EngineOptions engine_options(const Registry& registry, int chunk) {
+  EngineOptions options{.max_running = kSequences, .max_batch_tokens = kRows, .chunk_tokens = chunk};
+  options.prefix_cache = false;
+  options.guard.registry = &registry;
+  return options;
+}
+
+struct Running {
+  std::unique_ptr<ModelRunner> runner{};
+  LoadedModel* model = nullptr;
+};
+
+Result<Running> open(const std::string& folder, const Setting& setting, const Case* lying, const Registry& registry) {
+  Running running;
+  RunnerOptions options{.plan = {.backend = setting.backend, .kv = setting.kv, .index_keys = setting.index_keys}};
+  options.plan.mtp = "off";
+  options.plan.max_sequences = kSequences;
+  options.plan.max_context = 192;
+  options.plan.max_rows = kRows;
+  if (lying != nullptr) options.plan.pinned = {{lying->place, lying->lying}};
+  options.loaded = [&running](LoadedModel& model) -> Status {
+    running.model = &model;
+    return Ok{};
+  };
+  PLUMB_TRY(running.runner, ModelRunner::open(folder, registry, options));
+  return running;
+}
+
+class Matrix {
+ public:
+  explicit Matrix(int every) : every_(every) {}
+
+  Status run();
+  const std::vector<Outcome>& outcomes() const { return outcomes_; }
+  const std::vector<std::string>& absent() const { return absent_; }
+
+ private:
+  Status run_setting(size_t index, const std::string& folder);
+  Result<Outcome> plant(const Case& one, Running& running);
+  Result<CheckReport> check(ModelRunner& runner, int64_t rows);
+  std::string verify(Running& running, bool full);
+  Result<std::vector<std::vector<int32_t>>> neighbours(EngineApi& engine, Outcome* outcome);
+  Status serve(const Case& one, Running& running, Outcome& outcome);
+
+  int every_;
+  size_t seen_ = 0;
+  Registry registry_ = make_registry();
+  ThreadPool pool_{0};
+  std::vector<Outcome> outcomes_{};
+  std::vector<std::string> absent_{};
+  std::vector<std::vector<int32_t>> clean_{};  // what the neighbours say without a fault, in this setting
+};
+
+// The first check that fails, and what it names; empty: all pass.
+std::string Matrix::verify(Running& running, bool full) {
+  const SelfCheckInput input{.forward = running.runner->forward_state(),
+                             .options = engine_options(registry_, 48),
+                             .registry = registry_,
+                             .pool = &pool_,
+                             .full = full};
+  for (const Check& one : run_self_checks(input))
+    if (one.verdict == Check::Verdict::Failed) return one.name;
+  return {};
+}
+
+// Two short requests beside the one whose fate is noted in `outcome`; null: they are alone.
+Result<std::vector<std::vector<int32_t>>> Matrix::neighbours(EngineApi& engine, Outcome* outcome) {
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (int i = 0; i < 3; ++i) {
+    if (i == 2 && outcome == nullptr) break;
+    streams.push_back(std::make_shared<TokenStream>());
+    GenerateRequest request = i == 2 ? request_of("victim", kVictimPrompt, kVictimAnswer, 9)
+                                     : request_of("neighbour", kNeighbourPrompt, kNeighbourAnswer, i);
+    PLUMB_TRY_STATUS(engine.submit(std::move(request), streams.back()));
+  }
+  std::vector<std::vector<int32_t>> ids;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    std::vector<int32_t> got;
+    std::vector<TokenEvent> events;
+    for (bool over = false; !over; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+      over = streams[i]->take(events);
+      for (const TokenEvent& event : events) {
+        if (event.id >= 0) got.push_back(event.id);
+        if (i < 2 || !event.incident) continue;
+        outcome->incident = event.incident->site;
+        outcome->by = event.incident->kind == FaultKind::Drift ? "shadow" : "guard";
+      }
+    }
+    if (i < 2) ids.push_back(std::move(got));
+  }
+  return ids;
+}
+
+// First with the guard alone among neighbours; what stays unseen is finite, and the shadow's. It watches one row of a
+// step, so the request is alone then, and its prompt comes in pieces.
+Status Matrix::serve(const Case& one, Running& running, Outcome& outcome) {
+  Fault fault = one.fault;
+  if (one.op != "sample") fault.from_position = kStruckFrom;
+  PLUMB_TRY(const auto log, plant_faults({fault}, registry_, *running.model));
+  outcome.ran = true;
+  {
+    PLUMB_TRY(const auto engine, Engine::start(running.runner->forward_state(), engine_options(registry_, 48)));
+    PLUMB_TRY(const auto ids, neighbours(*engine, &outcome));
+    outcome.neighbours_harmed = one.op != "sample" && ids != clean_;
+    outcome.served_rows_changed = log->rows_changed;
+  }
+  if (outcome.by.empty() && outcome.served_rows_changed > 0) {
+    EngineOptions options = engine_options(registry_, 8);
+    options.guard.shadow_rate = 1;
+    PLUMB_TRY(const auto engine, Engine::start(running.runner->forward_state(), options));
+    const auto result =
+        generate(*engine, request_of("victim", kVictimPrompt, kVictimAnswer, 9), [&outcome](const TokenEvent& event) {
+          if (event.incident) {
+            outcome.incident = event.incident->site;
+            outcome.by = event.incident->kind == FaultKind::Drift ? "shadow" : "guard";
+          }
+          return true;
+        });
+    // What the shadow finds once the request is over ends nothing, but is counted.
+    for (uint64_t ops = 1, before = 0; outcome.by.empty() && ops != before;) {
+      before = ops;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      ops = engine->stats().guard.shadow.ops;
+      if (engine->stats().guard.shadow.outside > 0) outcome.by = "shadow";
+    }
+  }
+  running.model->planned.plan.planted.reset();
+  running.runner->reset();
+  return Ok{};
+}
+
+// `rows` of each launch; 0: all.
+Result<CheckReport> Matrix::check(ModelRunner& runner, int64_t rows) {
+  std::vector<int32_t> ids = check_prompt(runner.config(), 1 << 20);
+  ids.resize(static_cast<size_t>(runner.config().index_topk + kBeyondTopk));
+  return check_ops(runner, registry_, &pool_,
+                   {.ids = ids, .decode_steps = 2, .sequences = 1, .rows_judged = rows, .paths = false});
+}
+
+Result<Outcome> Matrix::plant(const Case& one, Running& running) {
+  Outcome outcome{.planted = one};
+  std::shared_ptr<const FaultLog> log;
+  if (one.lying.empty()) {
+    PLUMB_TRY(log, plant_faults({one.fault}, registry_, *running.model));
+  }
+  PLUMB_TRY(CheckReport report, check(*running.runner, kRowsFirst));
+  if (report.findings.empty()) {
+    PLUMB_TRY(report, check(*running.runner, 0));
+  }
+  outcome.quick = verify(running, false);
+  if (outcome.quick.empty() && !report.findings.empty()) outcome.full = verify(running, true);
+  running.model->planned.plan.planted.reset();
+  outcome.launches = log ? log->launches : 1;
+  outcome.rows_changed = log ? log->rows_changed : 0;
+  outcome.found = !report.findings.empty();
+  if (one.lying.empty()) PLUMB_TRY_STATUS(serve(one, running, outcome));
+  if (!outcome.found) return outcome;
+  const OpFinding& verdict = report.findings.front();
+  outcome.verdict = verdict.place;
+  outcome.right_op = verdict.place == one.place;
+  outcome.right_layer = verdict.layer == one.layer;
+  return outcome;
+}
+
+Status Matrix::run_setting(size_t index, const std::string& folder) {
+  const Setting setting = settings()[index];
+  PLUMB_TRY(Running running, open(folder, setting, nullptr, registry_));
+  PLUMB_TRY(const CheckReport clean, check(*running.runner, 0));
+  if (!clean.passes()) return Error{Code::Verification, setting.name() + " fails without a fault", clean.verdict(), {}};
+  if (const std::string failed = verify(running, false); !failed.empty())
+    return Error{Code::Verification, setting.name() + " is not verified without a fault", failed, {}};
+  {
+    PLUMB_TRY(const auto engine, Engine::start(running.runner->forward_state(), engine_options(registry_, 48)));
+    PLUMB_TRY(clean_, neighbours(*engine, nullptr));
+  }
+  for (const Case& one : cases_of(running.runner->planned().plan, running.runner->config().num_hidden_layers, index)) {
+    if (seen_++ % static_cast<size_t>(every_) != 0) continue;
+    Running liar;
+    if (!one.lying.empty()) {
+      PLUMB_TRY(liar, open(folder, setting, &one, registry_));
+    }
+    PLUMB_TRY(Outcome outcome, plant(one, one.lying.empty() ? running : liar));
+    outcome.setting = setting.name();
+    std::printf("%s at %s, %s: %s; quick '%s' full '%s'; served %lld rows, %s %s\n", one.kind().c_str(),
+                one.place.c_str(), one.phase().c_str(), outcome.found ? outcome.verdict.c_str() : "no effect",
+                outcome.quick.c_str(), outcome.full.c_str(), static_cast<long long>(outcome.served_rows_changed),
+                outcome.by.c_str(), outcome.incident.c_str());
+    std::fflush(stdout);
+    outcomes_.push_back(std::move(outcome));
+  }
+  std::printf("%s: %zu faults so far\n", setting.name().c_str(), outcomes_.size());
+  std::fflush(stdout);
+  return Ok{};
+}
+
+Status Matrix::run() {
+  for (size_t i = 0; i < settings().size(); ++i) {
+    const std::string name = settings()[i].checkpoint;
+    std::string folder = plumb::testing::model_path(name);
+    if (!std::filesystem::exists(folder)) folder = plumb::testing::extra_data_path("models/" + name);
+    if (folder.empty()) {
+      absent_.push_back(settings()[i].name());
+      continue;
+    }
+    PLUMB_TRY_STATUS(run_setting(i, folder));
+  }
+  return Ok{};
+}
+
+int main_of(int argc, char** argv) {
+  int every = 1;
+  std::string doc;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--every") == 0) every = std::max(1, std::atoi(argv[i + 1]));
+    if (std::strcmp(argv[i], "--doc") == 0) doc = argv[i + 1];
+  }
+  Matrix matrix(every);
+  if (const Status status = matrix.run(); !status) {
+    std::fprintf(stderr, "error: %s\n", status.error().to_string().c_str());
+    return 1;
+  }
+  const std::string page = markdown(matrix.outcomes(), matrix.absent(), every);
+  if (!doc.empty()) std::ofstream(doc) << page;
+  std::fputs(page.substr(0, page.find("\n## ")).c_str(), stdout);
+  const std::vector<std::string> wrong = complaints(matrix.outcomes(), every == 1 && matrix.absent().empty());
+  for (const std::string& line : wrong) std::printf("FAILED %s\n", line.c_str());
+  std::printf("%zu passed, %zu failed\n", matrix.outcomes().size(), wrong.size());
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace plumb::matrix
+
+int main(int argc, char** argv) { return plumb::matrix::main_of(argc, argv); }
