@@ -60,7 +60,8 @@ TEST(GpuPlan, OneDeviceHoldsTheWholeCheckpoint) {
   EXPECT_GT(static_cast<double>(weight_bytes(planned->plan)), total);
   EXPECT_EQ(planned->plan.host_memory.front().second, static_cast<int64_t>(model.checkpoint->total_bytes()));
   for (const Site& site : planned->plan.sites)
-    for (const Choice& choice : site.choices) EXPECT_GE(choice.kernel->contract.arch, Isa::Sm90a) << choice.kernel->contract.name;
+    for (const Choice& choice : site.choices)
+      EXPECT_GE(choice.kernel->contract.arch, Isa::Sm90a) << choice.kernel->contract.name;
 }
 
 TEST(GpuPlan, RanksShareHeadsAndWidths) {
