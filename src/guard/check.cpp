@@ -216,7 +216,10 @@ Status Walk::decode(Logits& from_steps, Logits& from_prefill) {
 // rows stand between them.
 Status Walk::batches(CheckReport& report) {
   runner_.reset();
-  const auto length = [&](int s) { return std::max<size_t>(1, options_.ids.size() - 1 - static_cast<size_t>(s)); };
+  const auto length = [&](int s) {
+    const size_t less = static_cast<size_t>(s) + 1;
+    return options_.ids.size() > less ? options_.ids.size() - less : 1;
+  };
   for (int s = 0; s < options_.sequences; ++s)
     PLUMB_TRY_STATUS([&]() -> Status {
       PLUMB_TRY(const Logits ignored, prompt(s, length(s), 64));

@@ -164,6 +164,7 @@ def test_check_passes_and_writes_a_page(plumb, model):
         page = pathlib.Path(folder) / "report.html"
         check(run(plumb, ["check", model, "--prompt", "What is 2+2?", "--sequences", "2", "--report", str(page)]), 0,
               "passed: every op is within its bound")
+        check(run(plumb, ["check", model, "--prompt", "2+2", "--no-drift"]), 0, "batch of 8")  # fewer tokens than sequences
         text = page.read_text()
         assert "<svg" in text and "http" not in text and text.rstrip().endswith("</html>"), text[:300]
 
