@@ -63,7 +63,9 @@ def check_recipe(plumb, model, recipe):
     ended = run(plumb, "serve", *arguments)
     assert ended.returncode == 2, f"exit code {ended.returncode}: {ended.stderr}"
     refused, left = ended.stderr.split("works instead: ")
-    left = shlex.split(left.splitlines()[0])
+    # Where every flag is understood, only the GPUs are missing here.
+    whole = "ranks are GPUs" in refused
+    left = ["plumb", "serve", *arguments] if whole else shlex.split(left.splitlines()[0])
     assert left[:2] == ["plumb", "serve"], left
     for flag in (a.split("=")[0] for a in arguments if a.startswith("--")):
         known = flag in refused or flag in (a.split("=")[0] for a in left) or flag in HONOURED
@@ -73,6 +75,7 @@ def check_recipe(plumb, model, recipe):
     kept = []
     for argument in ours:
         if argument.split("=")[0] in ("--host", "--port", "--served-model-name", "--log-level", "--tp", "--quantization",
+                                      "--tensor-parallel-size",
                                       "--max-batch-tokens", "--chunk-tokens", "--context"):
             if "=" not in argument:
                 next(ours)
@@ -88,7 +91,7 @@ HONOURED = {"--model", "--model-path", "--tensor-parallel-size", "--max-running-
             "--mem-fraction-static", "--gpu-memory-utilization", "--chunked-prefill-size", "--max-prefill-tokens",
             "--max-model-len", "--kv-cache-dtype", "--disable-radix-cache", "--data-parallel-size",
             "--expert-parallel-size", "--enable-metrics", "--sleep-on-idle", "--enable-cache-report",
-            "--reasoning-parser", "--speculative-algorithm", "--speculative-algo", "--speculative-num-steps",
+            "--reasoning-parser", "--tool-call-parser", "--enable-auto-tool-choice", "--speculative-algorithm", "--speculative-algo", "--speculative-num-steps",
             "--speculative-num-draft-tokens", "--speculative-eagle-topk", "--speculative-config",
             "--speculative-config.method", "--speculative-config.num_speculative_tokens"}
 
