@@ -338,9 +338,11 @@ ExprPtr Parser::subscript(ExprPtr expr) {
   std::vector<ExprPtr> indices;
   bool is_tuple = false;
   while (ok() && !current().is_operator("]")) {
+    if (!indices.empty()) {  // unlike in other lists, no comma may come last
+      expect_operator(",");
+      is_tuple = true;
+    }
     indices.push_back(subscript_index());
-    if (!accept_operator(",")) break;
-    is_tuple = true;
   }
   expect_operator("]");
   if (indices.empty()) fail("an empty subscript");
@@ -354,7 +356,7 @@ ExprPtr Parser::subscript_index() {
   const auto part_ends = [&] {
     return current().is_operator(":") || current().is_operator("]") || current().is_operator(",");
   };
-  ExprPtr begin = part_ends() ? nullptr : expression();
+  ExprPtr begin = current().is_operator(":") ? nullptr : expression();
   if (!current().is_operator(":")) return begin;
   take();
   std::vector<ExprPtr> args = pair(std::move(begin), part_ends() ? nullptr : expression());

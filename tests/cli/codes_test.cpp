@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/result.h"
+#include "support/source_dir.h"
 
 namespace plumb {
 namespace {
@@ -29,7 +30,7 @@ TEST(Codes, ExplainEveryKindOfErrorOnce) {
 }
 
 TEST(Codes, AreTheSameInTheDocuments) {
-  std::ifstream file(std::string(PLUMB_SOURCE_DIR) + "/docs/troubleshooting.md");
+  std::ifstream file(testing::source_dir() + "/docs/troubleshooting.md");
   std::ostringstream page;
   page << file.rdbuf();
   EXPECT_NE(page.str().find(codes_markdown()), std::string::npos)

@@ -41,7 +41,7 @@ OpenedModel imagined(const std::string& config_json, SynthFormat format, bool ex
 }
 
 std::string real_config(const char* name) {
-  return text_of(std::string(PLUMB_SOURCE_DIR) + "/tests/data/configs/" + name + ".json");
+  return text_of(testing::source_dir() + "/tests/data/configs/" + name + ".json");
 }
 
 int64_t weight_bytes(const Plan& plan) {

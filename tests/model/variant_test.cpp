@@ -23,7 +23,7 @@ const Json& recipes() {
 
 std::vector<int32_t> ids_of(const Json& source) {
   if (source.contains("golden"))
-    return GoldenFile(std::string(PLUMB_SOURCE_DIR) + "/" + source.at("golden").get<std::string>()).ints("input_ids");
+    return GoldenFile(testing::source_dir() + "/" + source.at("golden").get<std::string>()).ints("input_ids");
   std::vector<int32_t> ids = golden_prompt(source.at("prompt")).ids;
   if (source.contains("first")) ids.resize(source.at("first").get<size_t>());
   return ids;
@@ -35,7 +35,7 @@ TEST_P(Variant, FollowsTheIndependentImplementation) {
   const Json& recipe = recipes().at(GetParam());
   const std::string name = recipe.at("name");
   if (kSlowBuild && recipe.contains("greedy")) GTEST_SKIP() << "150 steps take too long in a sanitizer build";
-  EditableCheckpoint checkpoint(std::string(PLUMB_SOURCE_DIR) + "/" + recipe.at("base").get<std::string>());
+  EditableCheckpoint checkpoint(testing::source_dir() + "/" + recipe.at("base").get<std::string>());
   checkpoint.apply(recipe);
   const TemporaryFolder folder;
   checkpoint.write(folder.path());

@@ -8,16 +8,16 @@
 #include <filesystem>
 #include <string>
 
+#include "support/source_dir.h"
+
 namespace plumb::testing {
 
 // tests/data/golden/<name>, e.g. "random/base/golden.safetensors".
-inline std::string golden_path(const std::string& name) {
-  return std::string(PLUMB_SOURCE_DIR) + "/tests/data/golden/" + name;
-}
+inline std::string golden_path(const std::string& name) { return source_dir() + "/tests/data/golden/" + name; }
 
 // models/<name>; the bundled checkpoint unless said otherwise.
 inline std::string model_path(const std::string& name = "tiny-glm-dsa-nvfp4") {
-  return std::string(PLUMB_SOURCE_DIR) + "/models/" + name;
+  return source_dir() + "/models/" + name;
 }
 
 inline constexpr const char* kRandomModels[] = {

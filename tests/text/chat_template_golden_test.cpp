@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/source_dir.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -13,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 TEST(ChatTemplateGolden, EveryChatRendersAsRecorded) {
-  std::ifstream in(std::string(PLUMB_SOURCE_DIR) + "/tests/data/golden/tokenizer/chat.json");
+  std::ifstream in(testing::source_dir() + "/tests/data/golden/tokenizer/chat.json");
   const Json golden = Json::parse(in, nullptr, false);
   ASSERT_EQ(golden["cases"].size(), 23u);
   const auto chat = ChatTemplate::load(PLUMB_TEXT_MODEL_DIR);

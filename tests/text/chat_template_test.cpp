@@ -116,6 +116,8 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_THAT(render("\n\n\n{{ 1 | nosuch }}"), HasSubstr("line 4: no filter named 'nosuch'"));
   EXPECT_THAT(render("{# open"), HasSubstr("line 1"));
   EXPECT_THAT(render("{{ \xff }}"), HasSubstr("UTF-8"));
+  for (const char* subscript : {"x[]", "x[,]", "x[,1]", "x[1,]", "x[1,,2]", "x[:,]"})
+    EXPECT_THAT(render(std::string("\n{{ ") + subscript + " }}"), HasSubstr("line 2")) << subscript;
 }
 
 TEST(ChatTemplate, HostileTemplatesEndInErrors) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "support/source_dir.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
@@ -18,7 +19,7 @@ Json read_json(const std::string& path) {
   std::ifstream in(path);
   return Json::parse(in, nullptr, false);
 }
-Json recorded(const std::string& name) { return read_json(std::string(PLUMB_SOURCE_DIR) + "/tests/data/text/" + name); }
+Json recorded(const std::string& name) { return read_json(testing::source_dir() + "/tests/data/text/" + name); }
 
 Json changed_merges(const Json& merges, const std::string& how) {
   Json out = Json::array();

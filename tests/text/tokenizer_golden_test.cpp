@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/source_dir.h"
 #include "text/tokenizer.h"
 
 namespace plumb {
@@ -12,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json read_json(const std::string& path) {
-  std::ifstream in(std::string(PLUMB_SOURCE_DIR) + "/" + path);
+  std::ifstream in(testing::source_dir() + "/" + path);
   return Json::parse(in, nullptr, false);
 }
 
