@@ -13,6 +13,7 @@ packages=(
   g++ cmake ninja-build ccache git pkg-config python3 python3-venv
   libboost-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev prometheus-cpp-dev libpcre2-dev
   libutf8proc-dev libhwy-dev libgtest-dev libgmock-dev libbenchmark-dev libnuma-dev libssl-dev
+  libopenmpi-dev openmpi-bin
 )
 with_python=false
 for argument in "$@"; do

@@ -1,0 +1,27 @@
+# PLUMB_MPI (AUTO, ON, OFF) decided once: sets PLUMB_HAVE_MPI. Ranks that mpirun starts need it; the ones that plumb or
+# other launchers start are joined by sockets. Sanitizer builds leave it out: MPI's own leaks are none of ours.
+
+set(PLUMB_HAVE_MPI OFF)
+if(PLUMB_MPI STREQUAL "OFF")
+  set(mpi_missing "switched off")
+elseif(NOT PLUMB_MPI MATCHES "^(AUTO|ON)$")
+  message(FATAL_ERROR "PLUMB_MPI is '${PLUMB_MPI}': it must be AUTO, ON or OFF")
+elseif(PLUMB_SANITIZE OR PLUMB_FUZZ)
+  set(mpi_missing "sanitizer and fuzz builds leave it out")
+else()
+  enable_language(C)
+  find_package(MPI COMPONENTS C QUIET)
+  if(MPI_C_FOUND)
+    set(PLUMB_HAVE_MPI ON)
+  else()
+    set(mpi_missing "no MPI was found (libopenmpi-dev)")
+  endif()
+endif()
+
+if(PLUMB_HAVE_MPI)
+  message(STATUS "MPI: ${MPI_C_VERSION}, ${MPIEXEC_EXECUTABLE}")
+elseif(PLUMB_MPI STREQUAL "ON")
+  message(FATAL_ERROR "PLUMB_MPI=ON, but ${mpi_missing}. PLUMB_MPI=AUTO builds without MPI")
+else()
+  message(STATUS "MPI: not built (${mpi_missing})")
+endif()

@@ -1,0 +1,33 @@
+// Collectives over a Communicator. Every rank calls the same ones in the same order with the same sizes. Sums are taken
+// in order of rank, element by element, so every rank gets the same bits, whichever way the data took.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace plumb {
+
+// values = the sum of all ranks' values, in f32.
+Status all_reduce(Communicator& comm, std::span<float> values);
+// The same of bf16 codes: summed in f32, rounded once.
+Status all_reduce_bf16(Communicator& comm, std::span<uint16_t> values);
+// all[r * mine.size() ...] = rank r's `mine`.
+Status all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
+// The same on `root` alone; elsewhere `all` is not touched.
+Status gather(Communicator& comm, int root, std::span<const std::byte> mine, std::span<std::byte> all);
+// data = root's data.
+Status broadcast(Communicator& comm, int root, std::span<std::byte> data);
+// Returns when every rank has come here.
+Status barrier(Communicator& comm);
+
+// Every rank's text, of any length.
+Result<std::vector<std::string>> all_gather_text(Communicator& comm, std::string_view mine);
+// Gives the ranks their names: host and process.
+Status introduce(Communicator& comm);
+
+}  // namespace plumb

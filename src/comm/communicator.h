@@ -1,0 +1,72 @@
+// Communicator: the ranks that share one model, as each of them sees the others. One primitive, exchange(), which every
+// transport implements; collectives.h builds the rest on it, so that sums are the same bits whatever carries them.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace plumb {
+
+class Communicator {
+ public:
+  using Out = std::span<const std::byte>;
+  using In = std::span<std::byte>;
+  using Milliseconds = std::chrono::milliseconds;
+
+  Communicator(int rank, int size) : rank_(rank), size_(size), names_(static_cast<size_t>(size)) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  virtual std::string transport() const = 0;  // "sockets", "MPI ...": for the plan
+
+  // Sends out[p] to each rank p and receives in[p] from it; empty ones are not sent, and the two ends agree on sizes.
+  // Every rank makes the same sequence of exchanges. Done when all of it is here, or an Error (Peer) that names the
+  // ranks that are missing. The first failure is the last exchange: later ones fail at once, with the same error.
+  // One caller at a time.
+  Status exchange(std::span<const Out> out, std::span<const In> in);
+
+  // For the exchanges from here on; 0: they wait as long as the others live.
+  void set_deadline(Milliseconds deadline) { deadline_ = deadline; }
+  Milliseconds deadline() const { return deadline_; }
+
+  const std::optional<Error>& failure() const { return failure_; }
+  // Fails from here on, and tells the others why, as far as they can still be reached.
+  void fail(Error error);
+
+  // "rank 2 (host b, process 71)", once the ranks have introduced themselves; else "rank 2".
+  std::string name_of(int rank) const;
+  void set_name(int rank, std::string name) { names_[static_cast<size_t>(rank)] = std::move(name); }
+
+  // Memory of the communicator's own, for what collectives receive; grows to the largest ever asked for.
+  In scratch(size_t bytes);
+
+  uint64_t exchanges() const { return exchanges_; }
+  uint64_t bytes_sent() const { return bytes_sent_; }
+  uint64_t waited_ns() const { return waited_ns_; }  // inside exchange()
+
+ protected:
+  virtual Status do_exchange(std::span<const Out> out, std::span<const In> in) = 0;
+  virtual void tell_failure(const std::string& text) { static_cast<void>(text); }
+  // "did not answer within 4000 ms: rank 1, rank 3".
+  Error missing(std::span<const int> ranks, const std::string& what) const;
+
+ private:
+  const int rank_, size_;
+  Milliseconds deadline_{0};
+  std::optional<Error> failure_{};
+  std::vector<std::string> names_;
+  std::vector<std::byte> scratch_{};
+  uint64_t exchanges_ = 0, bytes_sent_ = 0, waited_ns_ = 0;
+};
+
+}  // namespace plumb
