@@ -48,9 +48,17 @@ def fingerprint(entry, settings):
     return hashlib.sha256(settings + text).hexdigest() if code == 0 else None
 
 
-def check(entry, settings, build):
+def settings_of(path):
+    """What .clang-tidy says in the root and in the folders on the way to the file."""
+    folders = [ROOT, *reversed(path.relative_to(ROOT).parents[:-1])]
+    files = [folder / ".clang-tidy" for folder in (ROOT / f for f in folders)]
+    return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def check(entry, program, build):
     path = pathlib.Path(entry["directory"], entry["file"])
-    mark = fingerprint(entry, settings)
+    version, extra = program
+    mark = fingerprint(entry, version + settings_of(path) + extra)
     if mark and (CACHE / mark).exists():
         return path, 0.0, ""
     start = time.monotonic()
@@ -76,11 +84,11 @@ def main():
     if not unique:
         sys.exit("no source file to check")
     version = subprocess.run([TIDY, "--version"], check=True, stdout=subprocess.PIPE).stdout
-    settings = version + (ROOT / ".clang-tidy").read_bytes() + " ".join(EXTRA).encode()
+    program = version, " ".join(EXTRA).encode()
     CACHE.mkdir(parents=True, exist_ok=True)
     bad, slowest = 0, []
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        for path, seconds, text in pool.map(lambda entry: check(entry, settings, options.build), unique):
+        for path, seconds, text in pool.map(lambda entry: check(entry, program, options.build), unique):
             slowest.append((seconds, path.relative_to(ROOT).as_posix()))
             if text:
                 bad += 1

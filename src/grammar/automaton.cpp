@@ -298,15 +298,29 @@ bool drop_dead_ends(Automaton& a) {
   return alive(a.rule_start[static_cast<size_t>(a.root)]);
 }
 
-// The rule that calls itself before any byte, or -1.
-int32_t left_recursive_rule(const Automaton& a) {
-  const size_t rules = a.rule_start.size();
-  std::vector<char> nullable(rules, 0);
-  std::vector<std::vector<int32_t>> first_calls(rules);
-  const auto scan = [&](size_t r) {  // states reached without a symbol
-    std::vector<int32_t> open{a.rule_start[r]};
-    std::unordered_set<int32_t> seen{a.rule_start[r]};
-    first_calls[r].clear();
+// What each rule may call before any byte.
+class FirstCalls {
+ public:
+  explicit FirstCalls(const Automaton& automaton)
+      : a_(automaton), nullable_(a_.rule_start.size(), 0), calls_(a_.rule_start.size()) {
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t r = 0; r < nullable_.size(); ++r) {
+        if (!scan(r) || nullable_[r] != 0) continue;
+        nullable_[r] = 1;
+        changed = true;
+      }
+    }
+  }
+
+  const std::vector<int32_t>& of(size_t rule) const { return calls_[rule]; }
+
+ private:
+  // Goes to every state of the rule that is reached without a symbol; whether its end is one.
+  bool scan(size_t r) {
+    std::vector<int32_t> open{a_.rule_start[r]};
+    std::unordered_set<int32_t> seen{a_.rule_start[r]};
+    calls_[r].clear();
     bool end = false;
     const auto reach = [&](int32_t s) {
       if (seen.insert(s).second) open.push_back(s);
@@ -314,36 +328,37 @@ int32_t left_recursive_rule(const Automaton& a) {
     while (!open.empty()) {
       const int32_t s = open.back();
       open.pop_back();
-      end = end || s == a.rule_end[r];
-      for (const int32_t t : a.states[static_cast<size_t>(s)].jumps) reach(t);
-      for (const Automaton::Call& call : a.states[static_cast<size_t>(s)].calls) {
-        first_calls[r].push_back(call.rule);
-        if (nullable[static_cast<size_t>(call.rule)] != 0) reach(call.target);
+      end = end || s == a_.rule_end[r];
+      for (const int32_t t : a_.states[static_cast<size_t>(s)].jumps) reach(t);
+      for (const Automaton::Call& call : a_.states[static_cast<size_t>(s)].calls) {
+        calls_[r].push_back(call.rule);
+        if (nullable_[static_cast<size_t>(call.rule)] != 0) reach(call.target);
       }
     }
     return end;
-  };
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (size_t r = 0; r < rules; ++r) {
-      if (!scan(r) || nullable[r] != 0) continue;
-      nullable[r] = 1;
-      changed = true;
-    }
   }
-  std::vector<char> mark(rules, 0);  // 1: on the path, 2: done
-  for (size_t r = 0; r < rules; ++r) {
+
+  const Automaton& a_;
+  std::vector<char> nullable_;
+  std::vector<std::vector<int32_t>> calls_;
+};
+
+// The rule that calls itself before any byte, or -1.
+int32_t left_recursive_rule(const Automaton& a) {
+  const FirstCalls first_calls(a);
+  std::vector<char> mark(a.rule_start.size(), 0);  // 1: on the path, 2: done
+  for (size_t r = 0; r < mark.size(); ++r) {
     if (mark[r] != 0) continue;
     std::vector<std::pair<size_t, size_t>> path{{r, 0}};
     mark[r] = 1;
     while (!path.empty()) {
       auto& [rule, next] = path.back();
-      if (next == first_calls[rule].size()) {
+      if (next == first_calls.of(rule).size()) {
         mark[rule] = 2;
         path.pop_back();
         continue;
       }
-      const auto callee = static_cast<size_t>(first_calls[rule][next++]);
+      const auto callee = static_cast<size_t>(first_calls.of(rule)[next++]);
       if (mark[callee] == 1) return static_cast<int32_t>(callee);
       if (mark[callee] == 0) {
         mark[callee] = 1;

@@ -158,7 +158,7 @@ int32_t Grammar::step(int32_t from, int symbol) {
   bool may_end = false;
   const Place p = places_[static_cast<size_t>(from)];
   for (int32_t i = 0; i < p.item_count; ++i) {
-    const Item item = items_[static_cast<size_t>(p.first_item + i)];
+    const Item item = items_[static_cast<size_t>(p.first_item) + static_cast<size_t>(i)];
     const std::vector<Automaton::Edge>& edges = automaton_.states[static_cast<size_t>(item.state)].edges;
     work_ += edges.size();
     for (const Automaton::Edge& edge : edges) {
@@ -179,45 +179,43 @@ int32_t Grammar::step_token(int32_t from, int32_t id) {
   return from;
 }
 
+// One symbol of each class of symbols between `low` and `high`, as long as `visit` says true.
+template <class Visit>
+bool Grammar::each_kind(int low, int high, const Visit& visit) const {
+  for (int c = low; c <= high; ++c) {
+    const bool seen = c > low && class_of_[static_cast<size_t>(c)] == class_of_[static_cast<size_t>(c) - 1];
+    if (!seen && !visit(c)) return false;
+  }
+  return true;
+}
+
+// The places after `more` continuation bytes, each once in `out`; false when one of them may not follow.
+bool Grammar::after_more_bytes(int32_t from, int more, std::vector<int32_t>& out) {
+  if (from == kDead) return false;
+  if (more > 0) return each_kind(0x80, 0xbf, [&](int c) { return after_more_bytes(step(from, c), more - 1, out); });
+  if (std::ranges::find(out, from) == out.end()) out.push_back(from);
+  return true;
+}
+
 // The places after one character of the class, each once; empty when some such character may not follow.
 const std::vector<int32_t>& Grammar::after_char(int32_t from, CharClass which) {
   const int64_t key = static_cast<int64_t>(from) * kCharClasses + static_cast<int64_t>(which);
   if (const auto known = after_char_.find(key); known != after_char_.end()) return known->second;
   std::vector<int32_t> out;
-  const auto arrive = [&](int32_t to) {
-    if (to == kDead) return false;
-    if (std::ranges::find(out, to) == out.end()) out.push_back(to);
-    return true;
-  };
-  // One symbol of each class of symbols between `low` and `high`.
-  const auto each = [&](int low, int high, const auto& visit) {
-    for (int c = low; c <= high; ++c) {
-      const bool seen = c > low && class_of_[static_cast<size_t>(c)] == class_of_[static_cast<size_t>(c) - 1];
-      if (!seen && !visit(c)) return false;
-    }
-    return true;
-  };
   bool all = true;
   for (int low = 0; low < 0x80 && all; ++low) {  // runs of characters of the class
     if (!in_class(which, static_cast<unsigned char>(low))) continue;
     int high = low;
     while (in_class(which, static_cast<unsigned char>(high + 1))) ++high;
-    all = each(low, high, [&](int c) { return arrive(step(from, c)); });
+    all = each_kind(low, high, [&](int c) { return after_more_bytes(step(from, c), 0, out); });
     low = high;
   }
   for (const Utf8Form& form : kUtf8Forms) {
     if (which != CharClass::Harmless || !all) break;
-    all = each(form.lead_low, form.lead_high, [&](int lead) {
+    all = each_kind(form.lead_low, form.lead_high, [&](int lead) {
       const int32_t one = step(from, lead);
-      return one != kDead && each(form.second_low, form.second_high, [&](int second) {
-               const int32_t two = step(one, second);
-               if (two == kDead || form.more == 0) return arrive(two);
-               return each(0x80, 0xbf, [&](int third) {
-                 const int32_t three = step(two, third);
-                 if (three == kDead || form.more == 1) return arrive(three);
-                 return each(0x80, 0xbf, [&](int fourth) { return arrive(step(three, fourth)); });
-               });
-             });
+      return one != kDead && each_kind(form.second_low, form.second_high,
+                                       [&](int second) { return after_more_bytes(step(one, second), form.more, out); });
     });
   }
   if (!all) out.clear();
@@ -226,7 +224,7 @@ const std::vector<int32_t>& Grammar::after_char(int32_t from, CharClass which) {
 
 int Grammar::run_of(int32_t from, CharClass which) {
   const auto at = static_cast<size_t>(which);
-  if (const int known = places_[static_cast<size_t>(from)].run[at]; known >= 0) return known;
+  if (const int8_t known = places_[static_cast<size_t>(from)].run[at]; known >= 0) return static_cast<uint8_t>(known);
   std::set<int32_t> seen{from};
   std::vector<int32_t> now{from}, next;
   int run = 0;
@@ -328,7 +326,7 @@ void Grammar::forget_if_large() {
     const Place& p = places_[static_cast<size_t>(cursor->place_)];
     Kept& k = kept.emplace_back(Kept{.cursor = cursor, .may_end = p.may_end});
     for (int32_t i = 0; i < p.item_count; ++i) {
-      const Item& item = items_[static_cast<size_t>(p.first_item + i)];
+      const Item& item = items_[static_cast<size_t>(p.first_item) + static_cast<size_t>(i)];
       auto& targets = k.items.emplace_back(item.state, std::vector<int32_t>{}).second;
       for (int32_t f = item.frame; f != 0; f = frames_[static_cast<size_t>(f)].parent) {
         targets.push_back(frames_[static_cast<size_t>(f)].target);

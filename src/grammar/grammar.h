@@ -42,7 +42,7 @@ class Grammar {
   };
   struct Item {
     int32_t state = 0, frame = 0;
-    friend auto operator<=>(const Item&, const Item&) = default;
+    friend auto operator<=>(const Item&, const Item&) = default;  // NOLINT(modernize-use-nullptr): there is no pointer
   };
   static uint64_t item_key(const Item& item) {
     return static_cast<uint64_t>(static_cast<uint32_t>(item.state)) << 32 | static_cast<uint32_t>(item.frame);
@@ -69,6 +69,9 @@ class Grammar {
   int32_t step(int32_t place, int symbol);
   int32_t step_token(int32_t place, int32_t id);
   const std::vector<int32_t>& after_char(int32_t place, CharClass which);
+  bool after_more_bytes(int32_t from, int more, std::vector<int32_t>& out);
+  template <class Visit>
+  bool each_kind(int low, int high, const Visit& visit) const;
   int run_of(int32_t place, CharClass which);
   bool all_below(const TokenTrie::Node& node, int32_t place);
   const std::vector<uint32_t>& mask_of(int32_t place);

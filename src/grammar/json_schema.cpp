@@ -11,7 +11,6 @@
 #include "grammar/schema_merge.h"
 
 namespace plumb::grammar {
-
 namespace {
 
 constexpr int kMaxDepth = 64;
@@ -417,38 +416,40 @@ class Compiler {
   Expr members(const Json& flat, const std::string& path, int depth, const std::vector<Property>& named, bool open,
                const Expr& other_value) {
     const int min = count(flat, path, "minProperties", 0), max = count(flat, path, "maxProperties", -1);
-    const auto needed = std::ranges::count_if(named, &Property::required);
-    const bool min_holds = min <= needed, max_holds = max < 0 || (!open && std::ssize(named) <= max);
     if (named.empty()) {
       if (min > 1) return fail(path, "minProperties", "over 1 is not offered for free names, which may repeat");
       std::optional<Expr> key = free_key(flat, path, depth, open);
       if (!key) return text("");
       return separated(member(*std::move(key), pattern_value(flat, path, depth, other_value)), min, max, false);
     }
-    if (!min_holds) return fail(path, "minProperties", "is not offered beside optional properties");
+    const bool max_holds = max < 0 || (!open && std::ssize(named) <= max);
+    if (min > std::ranges::count_if(named, &Property::required))
+      return fail(path, "minProperties", "is not offered beside optional properties");
     if (!max_holds) return fail(path, "maxProperties", "is not offered beside optional properties");
     for (const char* key : {"patternProperties", "propertyNames"}) {
       if (flat.contains(key)) return fail(path, key, "is not offered beside properties");
     }
+    return members_in_order(path, named, open ? &other_value : nullptr);
+  }
+
+  // The named members in their order, then any number of others, which have the value `other`; none when it is null.
+  Expr members_in_order(const std::string& path, const std::vector<Property>& named, const Expr* other) {
     // Rule (i, comma): the members from the i-th on; `comma` when one has been written before.
     const size_t first_rule = rules_.bodies.size();
     const auto from = [&](size_t i, bool follows) { return static_cast<int>(first_rule + 2 * i + (follows ? 1 : 0)); };
     for (size_t i = 0; i < 2 * (named.size() + 1); ++i)
       rules_.add("members of " + (path.empty() ? "the schema" : path));
-    const Expr other = open ? member(json_key_except(names_of(named), rules_), other_value) : text("");
-    for (size_t i = 0; i <= named.size(); ++i) {
-      for (const bool follows : {false, true}) {
-        Expr& body = rules_.bodies[static_cast<size_t>(from(i, follows))];
-        if (i == named.size()) {
-          body = open ? separated(other, 0, -1, follows) : text("");
-          continue;
-        }
+    const Expr rest = other != nullptr ? member(json_key_except(names_of(named), rules_), *other) : text("");
+    for (const bool follows : {false, true}) {
+      rules_.bodies[static_cast<size_t>(from(named.size(), follows))] =
+          other != nullptr ? separated(rest, 0, -1, follows) : text("");
+      for (size_t i = 0; i < named.size(); ++i) {
         const Property& p = named[i];
         std::vector<Expr> ways;
         ways.push_back(
             sequence({follows ? comma() : text(""), member(text(dumped(p.name)), p.value), rule(from(i + 1, true))}));
         if (!p.required) ways.push_back(rule(from(i + 1, follows)));
-        body = choice(std::move(ways));
+        rules_.bodies[static_cast<size_t>(from(i, follows))] = choice(std::move(ways));
       }
     }
     return rule(from(0, false));

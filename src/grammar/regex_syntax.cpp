@@ -382,6 +382,21 @@ Expr inside_json(Expr regex) {
   return regex;
 }
 
+namespace {
+
+// What may follow the last character of a position; the position behind all is before the first character.
+struct Follow {
+  const std::vector<int>& next;
+  bool ends;
+};
+Follow follow_of(const Positions& positions, const Positions::Part& whole, size_t position) {
+  if (position == positions.sets.size()) return {whole.first, whole.nullable};
+  const bool ends = std::ranges::find(whole.last, static_cast<int>(position)) != whole.last.end();
+  return {positions.follow[position], ends};
+}
+
+}  // namespace
+
 Result<Expr> with_length(const Expr& regex, int min, int max, Rules& rules) {
   Positions positions;
   const Positions::Part whole = positions.add(regex);
@@ -396,14 +411,12 @@ Result<Expr> with_length(const Expr& regex, int min, int max, Rules& rules) {
     return first_rule + static_cast<int>(position * counts + std::min(count, counts - 1));
   };
   for (size_t i = 0; i < (size + 1) * counts; ++i) rules.add("pattern");
-  for (size_t position = 0; position <= size; ++position) {  // the last one: before the first character
-    const std::vector<int>& next = position == size ? whole.first : positions.follow[position];
-    const bool ends = position == size ? whole.nullable
-                                       : std::ranges::find(whole.last, static_cast<int>(position)) != whole.last.end();
+  for (size_t position = 0; position <= size; ++position) {
+    const Follow follow = follow_of(positions, whole, position);
     for (size_t count = 0; count < counts; ++count) {
       std::vector<Expr> ways;
-      if (ends && count >= static_cast<size_t>(min)) ways.push_back(text(""));
-      for (const int p : next) {
+      if (follow.ends && count >= static_cast<size_t>(min)) ways.push_back(text(""));
+      for (const int p : follow.next) {
         if (max >= 0 && count == static_cast<size_t>(max)) break;
         const auto at = static_cast<size_t>(p);
         Expr one = positions.json ? json_chars(positions.sets[at]) : chars(positions.sets[at]);

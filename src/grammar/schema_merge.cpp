@@ -50,33 +50,39 @@ class Merger {
                                                   "maxProperties"};
     static const std::set<std::string> kHighest = {"minimum", "exclusiveMinimum", "minLength", "minItems",
                                                    "minProperties"};
+    static const std::set<std::string> kLists = {"required", "enum", "anyOf", "oneOf"};
+    const bool numbers = kLowest.contains(key) || kHighest.contains(key);
+    if (numbers && !(x.is_number() && y.is_number())) return fail(key, "is no number");
+    if (kLists.contains(key) && !(x.is_array() && y.is_array())) return fail(key, "is no array");
     if (key == "type") {
       join_types();
     } else if (key == "required") {
       for (const Json& name : y)
         if (!contains(x, name)) out_["required"].push_back(name);
     } else if (key == "enum") {
-      Json kept = Json::array();
-      for (const Json& value : x)
-        if (contains(y, value)) kept.push_back(value);
-      out_["enum"] = std::move(kept);
+      std::erase_if(out_["enum"].get_ref<Json::array_t&>(), [&](const Json& v) { return !contains(y, v); });
     } else if (kLowest.contains(key)) {
-      out_[key] = std::min(x.get<double>(), y.get<double>()) == x.get<double>() ? x : y;
+      out_[key] = x.get<double>() <= y.get<double>() ? x : y;
     } else if (kHighest.contains(key)) {
-      out_[key] = std::max(x.get<double>(), y.get<double>()) == x.get<double>() ? x : y;
+      out_[key] = x.get<double>() >= y.get<double>() ? x : y;
     } else if (key == "items") {
       out_[key] = both(x, y);
     } else if (key == "uniqueItems") {
       out_[key] = true;
     } else if (key == "anyOf" || key == "oneOf") {
-      if (x.size() * y.size() > kMaxBranches) return fail(key, "has too many branches to be joined with another one");
-      Json pairs = Json::array();
-      for (const Json& one : x)
-        for (const Json& other : y) pairs.push_back(both(one, other));
-      out_[key] = std::move(pairs);
+      join_branches(key, x, y);
     } else {
       fail(key, "differs in two schemas that must both hold, which is not offered");
     }
+  }
+
+  // One branch of each: every pair.
+  void join_branches(const std::string& key, const Json& x, const Json& y) {
+    if (x.size() * y.size() > kMaxBranches) return fail(key, "has too many branches to be joined with another one");
+    Json pairs = Json::array();
+    for (const Json& one : x)
+      for (const Json& other : y) pairs.push_back(both(one, other));
+    out_[key] = std::move(pairs);
   }
 
   void join_types() {
@@ -97,22 +103,15 @@ class Merger {
     const Json& named_a = find(a_, "properties") != nullptr ? a_["properties"] : none;
     const Json& named_b = find(b_, "properties") != nullptr ? b_["properties"] : none;
     Json named = Json::object();
-    const auto add = [&](const std::string& name, const Json& schema, const Json* others) {
-      if (others == nullptr || (others->is_boolean() && others->get<bool>())) {
-        named[name] = schema;
-      } else {
-        named[name] = others->is_boolean() ? Json(false) : both(schema, *others);
-      }
-    };
     for (const auto& [name, schema] : named_a.items()) {
-      if (named_b.contains(name)) {
-        named[name] = schema == named_b[name] ? schema : both(schema, named_b[name]);
+      if (!named_b.contains(name)) {
+        named[name] = narrowed(schema, more_b);
       } else {
-        add(name, schema, more_b);
+        named[name] = schema == named_b[name] ? schema : both(schema, named_b[name]);
       }
     }
     for (const auto& [name, schema] : named_b.items()) {
-      if (!named_a.contains(name)) add(name, schema, more_a);
+      if (!named_a.contains(name)) named[name] = narrowed(schema, more_a);
     }
     if (!named.empty()) out_["properties"] = std::move(named);
     if (more_b == nullptr) return;
@@ -123,6 +122,10 @@ class Merger {
     } else if (*more_a != false && *more_b != true) {
       out_["additionalProperties"] = both(*more_a, *more_b);
     }
+  }
+  static Json narrowed(const Json& schema, const Json* others) {
+    if (others == nullptr || *others == true) return schema;
+    return *others == false ? Json(false) : both(schema, *others);
   }
   static const Json* find(const Json& schema, const char* key) {
     const auto it = schema.find(key);

@@ -242,41 +242,69 @@ Json Plan::to_json() const {
   return out;
 }
 
-std::string Plan::to_table() const {
-  std::string text = "plan " + fingerprint() + "   device " +
-                     (fit.devices > 1 ? std::to_string(fit.devices) + " x " : "") + device.name + "   numerics " +
-                     numeric_profile + "\n\n";
-  for (const Group& group : grouped(sites)) {
+namespace {
+
+std::string sites_table(const Plan& plan) {
+  std::string text;
+  for (const Group& group : grouped(plan.sites)) {
     const SiteDecl& decl = group.site->decl;
     for (const Choice& c : group.choices) {
       text += padded(family(decl), 40) + " " + padded(call_text(decl.call), 46) + " rows " +
               padded(rows_text(c.rows), 9) + " " + c.kernel->contract.name;
       if (!group.layers.empty()) text += "   (layers " + layer_ranges(group.layers) + ")";
-      if (group.choices.size() > 1) text += "   " + phases_text(phases, group, c.rows, draft_layer);
+      if (group.choices.size() > 1) text += "   " + phases_text(plan.phases, group, c.rows, plan.draft_layer);
       text += "\n";
     }
   }
-  if (!phases.empty()) text += "\nsteps\n";
+  return text;
+}
+
+std::string steps_table(const std::vector<Phase>& phases) {
+  std::string text = phases.empty() ? "" : "\nsteps\n";
   for (const Phase& p : phases)
     text +=
         "  " + padded(p.name, 24) + " " + (p.absent.empty() ? "rows " + rows_text(p.rows) : "none: " + p.absent) + "\n";
-  text += "\nflag                     asked            effective        from\n";
+  return text;
+}
+
+std::string flags_table(const std::vector<FlagLine>& flags) {
+  std::string text = "\nflag                     asked            effective        from\n";
   for (const FlagLine& f : flags)
     text += padded(f.name, 24) + " " + padded(f.asked, 16) + " " + padded(f.effective, 16) + " " + f.source + "\n";
-  if (!conversions.empty()) text += "\nre-arranged when loading\n";
+  return text;
+}
+
+std::string conversions_table(const std::vector<ConversionLine>& conversions) {
+  std::string text = conversions.empty() ? "" : "\nre-arranged when loading\n";
   for (const ConversionLine& c : conversions)
     text += "  " + padded(std::to_string(c.weights) + " weights in " + c.format.to_string(), 46) + " to " +
             to_string(c.to) + (c.rounding ? ", rounding" : ", exact") + "\n";
-  if (!memory.empty()) text += fit.devices > 1 ? "\nmemory of each device\n" : "\nmemory\n";
-  for (const auto& [name, bytes] : memory) text += "  " + padded(name, 46) + " " + human_bytes(bytes) + "\n";
-  if (fit.planned > 0)
-    text += "  " + padded("together", 46) + " " + human_bytes(fit.planned) +
-            (fit.device_bytes > 0 ? " of " + human_bytes(fit.usable) + " usable (" + fit.bound + ": " +
-                                        human_bytes(fit.device_bytes) + ")"
-                                  : "") +
-            "\n";
-  for (const auto& [name, bytes] : host_memory)
+  return text;
+}
+
+std::string memory_table(const Plan& plan) {
+  const auto& fit = plan.fit;
+  std::string text;
+  if (!plan.memory.empty()) text += fit.devices > 1 ? "\nmemory of each device\n" : "\nmemory\n";
+  for (const auto& [name, bytes] : plan.memory) text += "  " + padded(name, 46) + " " + human_bytes(bytes) + "\n";
+  if (fit.planned > 0) {
+    text += "  " + padded("together", 46) + " " + human_bytes(fit.planned);
+    if (fit.device_bytes > 0)
+      text += " of " + human_bytes(fit.usable) + " usable (" + fit.bound + ": " + human_bytes(fit.device_bytes) + ")";
+    text += "\n";
+  }
+  for (const auto& [name, bytes] : plan.host_memory)
     text += "  " + padded("host: " + name, 46) + " " + human_bytes(bytes) + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string Plan::to_table() const {
+  const std::string devices = fit.devices > 1 ? std::to_string(fit.devices) + " x " : "";
+  std::string text = "plan " + fingerprint() + "   device " + devices + device.name + "   numerics " + numeric_profile +
+                     "\n\n" + sites_table(*this) + steps_table(phases) + flags_table(flags) +
+                     conversions_table(conversions) + memory_table(*this);
   if (!notes.empty()) text += "\nnotes\n";
   for (const std::string& note : notes) text += "  - " + note + "\n";
   if (!warnings.empty()) text += "\nwarnings\n";

@@ -232,6 +232,12 @@ class Lexer {
   Status number();
   Status string(char quote);
   Status escape(size_t& i, std::string& out) const;
+  struct NumberEscape {
+    char letter = '\0';
+    size_t digits = 0;  // at most
+    bool octal = false;
+  };
+  Status code_point(const NumberEscape& form, size_t& i, std::string& out) const;
   // Character i of the source, '\0' beyond its end.
   char at(size_t i) const { return i < source_.size() ? source_[i] : '\0'; }
   // From i on behind all that is `allowed` or an underscore.
@@ -297,29 +303,40 @@ Status Lexer::string(char quote) {
 Status Lexer::escape(size_t& i, std::string& out) const {
   static constexpr std::string_view kLetters = "abfnrtv\\'\"";
   static constexpr std::string_view kMeanings = "\a\b\f\n\r\t\v\\'\"";
-  const char c = i + 1 < source_.size() ? source_[i + 1] : '\0';
+  const char c = at(i + 1);
   i += 2;
   if (c == '\n') return {};
   if (const size_t known = kLetters.find(c); c != '\0' && known != std::string_view::npos) {
     out += kMeanings[known];
     return {};
   }
-  if (c == 'N') return template_error(line_, "characters by name (\\N{...}) are not supported");
-  const bool octal = c >= '0' && c <= '7';
-  const size_t want = octal ? 3 : c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-  if (want == 0) {
-    out += '\\';
-    if (c != '\0') out += c;
-    return {};
+  switch (c) {
+    case 'N':
+      return template_error(line_, "characters by name (\\N{...}) are not supported");
+    case 'x':
+      return code_point({.letter = c, .digits = 2}, i, out);
+    case 'u':
+      return code_point({.letter = c, .digits = 4}, i, out);
+    case 'U':
+      return code_point({.letter = c, .digits = 8}, i, out);
+    default:
+      break;
   }
-  if (octal) --i;
+  if (c >= '0' && c <= '7') return code_point({.letter = c, .digits = 3, .octal = true}, --i, out);
+  out += '\\';
+  if (c != '\0') out += c;
+  return {};
+}
+
+// The character whose number begins at `i`; octal numbers may be shorter.
+Status Lexer::code_point(const NumberEscape& form, size_t& i, std::string& out) const {
   const size_t begin = i;
-  const uint32_t radix = octal ? 8 : 16;
+  const uint32_t radix = form.octal ? 8 : 16;
   uint32_t value = 0;
-  for (; i < begin + want && hex_digit(at(i)) < radix; ++i) value = value * radix + hex_digit(source_[i]);
-  const bool whole = octal || i == begin + want;
+  for (; i < begin + form.digits && hex_digit(at(i)) < radix; ++i) value = value * radix + hex_digit(source_[i]);
+  const bool whole = form.octal || i == begin + form.digits;
   if (!whole || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF))
-    return template_error(line_, fmt::format("a bad '\\{}' escape", c));
+    return template_error(line_, fmt::format("a bad '\\{}' escape", form.letter));
   utf8::append(out, value);
   return {};
 }

@@ -194,7 +194,8 @@ Value map(Interp& in, const Value& input, Args& args) {
     for (const Value& item : items_if_any(in, input, args.line)) {
       Value value = path(in, item, *bound[0], args.line);
       if (!in.ok()) return {};
-      out.push_back(value.is_undefined() && bound[1] ? *bound[1] : std::move(value));
+      if (value.is_undefined() && bound[1]) value = *bound[1];
+      out.push_back(std::move(value));
     }
     return in.list_of(std::move(out), ListKind::Generator, args.line);
   }

@@ -151,7 +151,7 @@ Value float_to_int(double d, const Value& otherwise) {
 
 Value to_int(Interp& in, const Value& input, Args& args) {
   const auto bound = in.bind(args, "int", {"default", "base"});
-  const Value otherwise = bound[0] ? *bound[0] : Value(Int{0});
+  Value otherwise = bound[0] ? *bound[0] : Value(Int{0});
   const Int base = bound[1] ? bound[1]->as_int().value_or(10) : 10;
   if (base < 2 || base > 36) return in.fail(args.line, "int takes a base from 2 to 36");
   if (input.is_undefined()) return in.fail(args.line, "int takes no undefined value");

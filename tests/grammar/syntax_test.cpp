@@ -172,7 +172,9 @@ TEST(JsonSchema, RefusesWithThePath) {
   for (const char* bad : {R"({"type":"integer","minimum":3,"maximum":2})", R"({"enum":[]})", "false", "3",
                           R"({"type":"array","uniqueItems":true})", R"({"minLength":-1})", R"({"maxLength":"3"})",
                           R"({"allOf":[{"$ref":"#"}]})", R"({"$ref":"http://x/y"})", R"({"multipleOf":3})",
-                          R"({"type":"object","properties":{"a":false},"required":["a"]})"}) {
+                          R"({"type":"object","properties":{"a":false},"required":["a"]})",
+                          R"({"allOf":[{"enum":3},{"enum":4}]})", R"({"allOf":[{"maximum":"a"},{"maximum":3}]})",
+                          R"({"allOf":[{"required":3},{"required":[1]}]})"}) {
     EXPECT_NE(refusal(Kind::JsonSchema, bad), "") << bad;
   }
 }

@@ -14,7 +14,7 @@ template <const AttendTier& tier>
 void mla_attend(const MlaAttendArgs& args, Stream& stream) {
   const int rows = args.paging.rows;
   const int groups = (args.heads + kAttendHeads - 1) / kAttendHeads;
-  PLUMB_CHECK(args.kv_b->k() <= kAttendMaxRank && args.kv_b->k() + args.rope_dim + int64_t{2 * 16} <= kAttendMaxWidth,
+  PLUMB_CHECK(args.kv_b->k() <= kAttendMaxRank && args.kv_b->k() + args.rope_dim + 32 <= kAttendMaxWidth,
               "a latent row longer than the kernel's contract allows");
   // Many rows share a decoding of kv_b; few enough that every worker has something to do.
   const int workers = stream.pool == nullptr ? 1 : stream.pool->size();
