@@ -11,11 +11,11 @@ namespace plumb::grammar {
 
 namespace {
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxGroupDepth = 100;
 
-class Parser {
+class EbnfParser {
  public:
-  Parser(std::string_view source, Rules& rules) : source_(source), rules_(rules) {}
+  EbnfParser(std::string_view source, Rules& rules) : source_(source), rules_(rules) {}
 
   Result<int> parse() {
     int root = -1;
@@ -80,7 +80,7 @@ class Parser {
   }
 
   Expr parse_choice(int depth) {
-    if (depth > kMaxDepth) fail("groups nested over 100 deep");
+    if (depth > kMaxGroupDepth) fail("groups nested over 100 deep");
     std::vector<Expr> alternatives;
     do {
       std::vector<Expr> parts;
@@ -196,6 +196,6 @@ class Parser {
 
 }  // namespace
 
-Result<int> parse_ebnf(std::string_view source, Rules& rules) { return Parser(source, rules).parse(); }
+Result<int> parse_ebnf(std::string_view source, Rules& rules) { return EbnfParser(source, rules).parse(); }
 
 }  // namespace plumb::grammar

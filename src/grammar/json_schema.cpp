@@ -13,7 +13,7 @@
 namespace plumb::grammar {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxSchemaDepth = 64;
 constexpr size_t kMaxNodes = 20'000;  // schemas looked at, with all that joining multiplies
 
 class Compiler {
@@ -166,7 +166,7 @@ class Compiler {
 
   // The schema's own keywords, its $ref and its allOf as one.
   Json flatten(const Json& schema, const std::string& path, int depth) {
-    if (depth > kMaxDepth) {
+    if (depth > kMaxSchemaDepth) {
       fail(path, "", "references and allOf go over 64 deep");
       return Json::object();
     }
@@ -207,7 +207,7 @@ class Compiler {
 
   Expr value(const Json& schema, const std::string& path, int depth) {
     if (!error_.empty()) return text("");
-    if (depth > kMaxDepth || ++nodes_ > kMaxNodes) return fail(path, "", "the schema is too large or too deep");
+    if (depth > kMaxSchemaDepth || ++nodes_ > kMaxNodes) return fail(path, "", "the schema is too large or too deep");
     if (schema.is_boolean()) return schema.get<bool>() ? rule(json_.value) : choice({});
     if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string()) {
       const bool alone = std::ranges::all_of(
@@ -271,6 +271,7 @@ class Compiler {
     if (types.empty() && !flat.contains("type")) types = implied_types(flat);
     if (types.empty() && !flat.contains("type")) return rule(json_.value);
     std::vector<Expr> ways;
+    ways.reserve(types.size());
     for (const std::string& type : types) ways.push_back(of_type(type, flat, path, depth));
     return choice(std::move(ways));
   }
@@ -405,7 +406,6 @@ class Compiler {
     for (const std::string& name : required) named.push_back({name, other_value, true});
     return braces(members(flat, path, depth, named, extra.is_null() ? named.empty() : others != false, other_value));
   }
-
   static std::vector<std::string> names_of(const std::vector<Property>& properties) {
     std::vector<std::string> names;
     names.reserve(properties.size());

@@ -10,7 +10,7 @@ namespace plumb::grammar {
 
 namespace {
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxRegexDepth = 100;
 constexpr int kMaxCount = 100'000;
 
 CodePoints digits() { return {{'0', '9'}}; }
@@ -28,9 +28,9 @@ struct Set {
   bool ascii_only = false;
 };
 
-class Parser {
+class RegexParser {
  public:
-  explicit Parser(std::u32string pattern) : text_(std::move(pattern)) {}
+  explicit RegexParser(std::u32string pattern) : text_(std::move(pattern)) {}
 
   Result<Expr> parse(bool search) {
     const Expr anything = repeat(chars(CodePoints::all()), 0, -1);
@@ -77,7 +77,7 @@ class Parser {
 
   Expr parse_sequence(int depth) {
     std::vector<Expr> parts;
-    if (depth > kMaxDepth) fail("groups nested over 100 deep");
+    if (depth > kMaxRegexDepth) fail("groups nested over 100 deep");
     while (more() && text_[at_] != U'|' && text_[at_] != U')') {
       if (text_[at_] == U'^' || text_[at_] == U'$' || end_escape()) {
         if (depth > 0) fail("an anchor inside a group, which is not offered");
@@ -373,7 +373,7 @@ Result<Expr> parse_regex(std::string_view pattern, bool search) {
     points += d.code_point;
     i += d.length;
   }
-  return Parser(std::move(points)).parse(search);
+  return RegexParser(std::move(points)).parse(search);
 }
 
 Expr inside_json(Expr regex) {

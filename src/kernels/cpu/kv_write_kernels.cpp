@@ -12,7 +12,7 @@ namespace plumb::cpu {
 namespace {
 
 constexpr int kMaxLatent = 2048;  // kv_lora_rank + rope_dim
-constexpr int kTile = 128;
+constexpr int kScaleTile = 128;
 
 float rounded(float x, const Numerics& numerics) { return numerics.round_bf16 ? round_bf16(x) : x; }
 
@@ -100,9 +100,10 @@ void write_latent(const KvGeometry& g, const float* row, std::byte* to) {
   } else if (g.latent == KvFormat::Bf16) {
     put_bf16(to, row, rank + g.rope_dim);
   } else {
-    const int tiles = (rank + kTile - 1) / kTile;
+    const int tiles = (rank + kScaleTile - 1) / kScaleTile;
     for (int t = 0; t < tiles; ++t)
-      put_e4m3(to + t * kTile, to + rank + 4 * t, row + t * kTile, std::min(kTile, rank - t * kTile));
+      put_e4m3(to + t * kScaleTile, to + rank + 4 * t, row + t * kScaleTile,
+               std::min(kScaleTile, rank - t * kScaleTile));
     put_bf16(to + rank + 4 * tiles, row + rank, g.rope_dim);
   }
 }

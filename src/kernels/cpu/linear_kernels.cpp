@@ -53,7 +53,7 @@ void linear_on(const LinearArgs& args, Stream& stream) {
 }
 
 template <const Tier& tier>
-void add(std::vector<Kernel>& out, Isa isa) {
+void add_linear(std::vector<Kernel>& out, Isa isa) {
   for (const Family& family : families(isa)) {
     Contract contract = strip_contract(Op::Linear, family, isa);
     contract.name = std::string("linear.") + family.name + ".strip16." + to_string(isa);
@@ -66,11 +66,11 @@ void add(std::vector<Kernel>& out, Isa isa) {
 
 std::vector<Kernel> linear_kernels() {
   std::vector<Kernel> kernels;
-  add<kTierGeneric>(kernels, Isa::Generic);
+  add_linear<kTierGeneric>(kernels, Isa::Generic);
 #if defined(__x86_64__)
-  add<kTierAvx2>(kernels, Isa::Avx2);
-  add<kTierAvx512>(kernels, Isa::Avx512);
-  add<kTierAvx512Bf16>(kernels, Isa::Avx512Bf16);
+  add_linear<kTierAvx2>(kernels, Isa::Avx2);
+  add_linear<kTierAvx512>(kernels, Isa::Avx512);
+  add_linear<kTierAvx512Bf16>(kernels, Isa::Avx512Bf16);
 #endif
   return kernels;
 }

@@ -318,7 +318,7 @@ void moe_on(const MoeArgs& args, Stream& stream) {
 }
 
 template <const Tier& tier>
-void add(std::vector<Kernel>& out, Isa isa) {
+void add_moe(std::vector<Kernel>& out, Isa isa) {
   for (const Family& family : families(isa)) {
     const std::string tail = std::string(".") + family.name + ".strip16." + to_string(isa);
     for (const Op op : {Op::Mlp, Op::Moe}) {
@@ -335,11 +335,11 @@ void add(std::vector<Kernel>& out, Isa isa) {
 
 std::vector<Kernel> moe_kernels() {
   std::vector<Kernel> kernels;
-  add<kTierGeneric>(kernels, Isa::Generic);
+  add_moe<kTierGeneric>(kernels, Isa::Generic);
 #if defined(__x86_64__)
-  add<kTierAvx2>(kernels, Isa::Avx2);
-  add<kTierAvx512>(kernels, Isa::Avx512);
-  add<kTierAvx512Bf16>(kernels, Isa::Avx512Bf16);
+  add_moe<kTierAvx2>(kernels, Isa::Avx2);
+  add_moe<kTierAvx512>(kernels, Isa::Avx512);
+  add_moe<kTierAvx512Bf16>(kernels, Isa::Avx512Bf16);
 #endif
   return kernels;
 }

@@ -108,7 +108,7 @@ void router_on(const RouterArgs& args, Stream& stream) {
 }
 
 template <const Tier& tier>
-void add(std::vector<Kernel>& out, Isa isa) {
+void add_router(std::vector<Kernel>& out, Isa isa) {
   const Family family{"float", {kBf16, kF32, kF16}};
   Contract contract = strip_contract(Op::Router, family, isa);
   contract.name = "router.float.strip16." + to_string(isa);
@@ -122,10 +122,10 @@ void add(std::vector<Kernel>& out, Isa isa) {
 // Published models route on f32 products, so there is no bf16 router.
 std::vector<Kernel> router_kernels() {
   std::vector<Kernel> kernels;
-  add<kTierGeneric>(kernels, Isa::Generic);
+  add_router<kTierGeneric>(kernels, Isa::Generic);
 #if defined(__x86_64__)
-  add<kTierAvx2>(kernels, Isa::Avx2);
-  add<kTierAvx512>(kernels, Isa::Avx512);
+  add_router<kTierAvx2>(kernels, Isa::Avx2);
+  add_router<kTierAvx512>(kernels, Isa::Avx512);
 #endif
   return kernels;
 }

@@ -12,7 +12,7 @@ namespace plumb::cpu {
 namespace {
 
 // Keys that order as the scores do: -0 equals 0, NaN counts as -inf.
-uint32_t order_key(float score) {
+uint32_t score_key(float score) {
   if (score != score) return 0x007fffffu;  // -inf's
   const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -37,7 +37,7 @@ Threshold find_threshold(const float* scores, int64_t length, int64_t k) {
     std::array<int32_t, 2048> count{};
     const uint32_t low = (1u << digit.bits) - 1;
     for (int64_t j = 0; j < length; ++j) {
-      const uint32_t key = order_key(scores[j]);
+      const uint32_t key = score_key(scores[j]);
       if ((key & mask) == prefix) ++count[(key >> digit.shift) & low];
     }
     uint32_t value = low;
@@ -62,7 +62,7 @@ void top_k_row(const TopKArgs& args, int64_t r) {
   Threshold threshold = find_threshold(scores, length, args.topk);
   int64_t taken = 0;
   for (int64_t j = 0; taken < args.topk; ++j) {
-    const uint32_t key = order_key(scores[j]);
+    const uint32_t key = score_key(scores[j]);
     if (key < threshold.key || (key == threshold.key && threshold.equal-- <= 0)) continue;
     indices[taken++] = static_cast<int32_t>(j);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -12,6 +13,8 @@
 #include "tensor/encode.h"
 
 namespace plumb::reference {
+
+inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 // f(begin, end) over the parts of 0 ... items - 1, one part a worker. No result may depend on how it is split.
 template <class F>

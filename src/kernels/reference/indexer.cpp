@@ -9,8 +9,6 @@
 namespace plumb::reference {
 namespace {
 
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-
 void score_row(const IndexerLogitsArgs& args, int64_t r, std::vector<Strip>& heads) {
   const int64_t columns = args.logits.dim(1);
   const int32_t sequence = args.paging.sequence[r];

@@ -8,8 +8,6 @@
 namespace plumb::reference {
 namespace {
 
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-
 // Order of choice: the larger first, then the lower index; NaN counts as -inf.
 float comparable(float x) { return std::isnan(x) ? kMinusInf : x; }
 std::vector<int32_t> best(const std::vector<float>& score, int64_t count) {

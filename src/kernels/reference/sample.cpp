@@ -16,7 +16,6 @@
 namespace plumb::reference {
 namespace {
 
-constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 constexpr double kLogprobFloor = -9999.0;
 
 struct Item {
