@@ -13,6 +13,7 @@ using plumb::grammar::Vocabulary;
 const std::shared_ptr<const Vocabulary>& vocabulary() {
   static const std::shared_ptr<const Vocabulary> one = [] {
     std::vector<std::string> bytes;
+    bytes.reserve(256 + 7);
     for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
     for (const char* token : {"\":", "{\"", "the", "true", "é", "]}", "12"}) bytes.emplace_back(token);
     return std::make_shared<const Vocabulary>(std::move(bytes), std::vector<Vocabulary::Tag>{});

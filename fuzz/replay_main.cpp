@@ -9,6 +9,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
+// NOLINTNEXTLINE(bugprone-exception-escape): one that escapes from the target is a finding
 int main(int argc, char** argv) {
   int files = 0;
   for (int i = 1; i < argc; ++i) {

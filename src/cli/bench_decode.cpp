@@ -73,6 +73,7 @@ class DecodeBench {
 std::vector<RunnerRow> DecodeBench::next_rows() {
   std::uniform_int_distribution<int32_t> id(0, runner_.config().vocab_size - 1);
   std::vector<RunnerRow> rows;
+  rows.reserve(static_cast<size_t>(options_.rows));
   for (int s = 0; s < options_.rows; ++s) rows.push_back({.sequence = s, .id = id(random_), .logits = true});
   return rows;
 }

@@ -85,6 +85,7 @@ Result<std::vector<BenchRequest>> make_workload(const BenchServeOptions& o, cons
     if (o.rate > 0) request.at_s = at += gap(random);
   }
   std::vector<BenchRequest> all;
+  all.reserve(static_cast<size_t>(o.warmup) + counted.size());
   for (int i = 0; i < o.warmup; ++i) all.push_back(request_of(o, model, words(8, random), 4));
   all.insert(all.end(), std::make_move_iterator(counted.begin()), std::make_move_iterator(counted.end()));
   return all;

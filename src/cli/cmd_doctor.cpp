@@ -155,6 +155,25 @@ void check_disk(const std::filesystem::path& folder, Findings& out) {
        rate >= 1e9 ? "" : "a local NVMe disk, or the model in memory already (a second start reads the page cache)"});
 }
 
+// One card: whether this build has code for it, and how fast it may run now.
+void check_gpu(size_t index, const GpuFacts& gpu, const std::string& compiled, Findings& out) {
+  const std::string name = std::to_string(index) + ": " + gpu.name + ", compute capability " + gpu.compute_capability +
+                           ", " + gib(gpu.memory_bytes);
+  std::string wanted = "sm_" + gpu.compute_capability + "a";
+  wanted.erase(std::remove(wanted.begin(), wanted.end(), '.'), wanted.end());
+  const bool there = compiled.find(wanted) != std::string::npos;
+  out.push_back({"gpu code", there ? "green" : "red",
+                 name + "; this build has " + (compiled.empty() ? "no GPU code" : compiled),
+                 there ? "" : "a build with -DPLUMB_CUDA_ARCHITECTURES=" + wanted.substr(3)});
+  if (gpu.sm_clock_most_mhz == 0) return;
+  const bool free = gpu.slowed_by == 0;
+  out.push_back({"gpu clocks", free ? "green" : "amber",
+                 std::to_string(index) + ": " + std::to_string(gpu.sm_clock_mhz) + " of " +
+                     std::to_string(gpu.sm_clock_most_mhz) + " MHz now" +
+                     (free ? "" : ", held down (NVML reasons " + std::to_string(gpu.slowed_by) + ")"),
+                 free ? "" : "nvidia-smi -q -d PERFORMANCE names the cause: power, heat or locked clocks"});
+}
+
 void check_gpus(Findings& out) {
   const GpuProbe probe = probe_gpus();
   const std::string compiled = cuda_architectures();
@@ -173,24 +192,7 @@ void check_gpus(Findings& out) {
                  probe.driver_version + ", runs CUDA up to " + std::to_string(probe.cuda_version / 1000) + "." +
                      std::to_string(probe.cuda_version % 1000 / 10),
                  old ? "driver 580 or newer: this program is built with CUDA 13" : ""});
-  for (size_t i = 0; i < probe.gpus.size(); ++i) {
-    const GpuFacts& gpu = probe.gpus[i];
-    const std::string name = std::to_string(i) + ": " + gpu.name + ", compute capability " + gpu.compute_capability +
-                             ", " + gib(gpu.memory_bytes);
-    std::string wanted = "sm_" + gpu.compute_capability + "a";
-    wanted.erase(std::remove(wanted.begin(), wanted.end(), '.'), wanted.end());
-    const bool there = compiled.find(wanted) != std::string::npos;
-    out.push_back({"gpu code", there ? "green" : "red",
-                   name + "; this build has " + (compiled.empty() ? "no GPU code" : compiled),
-                   there ? "" : "a build with -DPLUMB_CUDA_ARCHITECTURES=" + wanted.substr(3)});
-    if (gpu.sm_clock_most_mhz == 0) continue;
-    out.push_back(
-        {"gpu clocks", gpu.slowed_by == 0 ? "green" : "amber",
-         std::to_string(i) + ": " + std::to_string(gpu.sm_clock_mhz) + " of " + std::to_string(gpu.sm_clock_most_mhz) +
-             " MHz now" +
-             (gpu.slowed_by == 0 ? "" : ", held down (NVML reasons " + std::to_string(gpu.slowed_by) + ")"),
-         gpu.slowed_by == 0 ? "" : "nvidia-smi -q -d PERFORMANCE names the cause: power, heat or locked clocks"});
-  }
+  for (size_t i = 0; i < probe.gpus.size(); ++i) check_gpu(i, probe.gpus[i], compiled, out);
   if (probe.gpus.size() < 2) return;
   const bool all = probe.peer_pairs_reachable == probe.peer_pairs;
   out.push_back({"gpu peers", all ? "green" : "amber",

@@ -41,6 +41,7 @@ Result<std::vector<GoldenPrompt>> prompts_for(const Tokenizer& tokenizer, const 
   if (text.empty()) return Error{Code::Corrupt, "the tokenizer gives no token for a text", "", {}};
   const auto repeated = [&](int count) {
     std::vector<int32_t> ids;
+    ids.reserve(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) ids.push_back(text[static_cast<size_t>(i) % text.size()]);
     return ids;
   };

@@ -28,7 +28,7 @@ using Tcp = asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 using ErrorCode = boost::system::error_code;
 using Parser = http::response_parser<http::string_body>;
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -132,7 +132,7 @@ class Load {
     if (parser.get().result_int() != 200) {
       result.error = "HTTP " + std::to_string(parser.get().result_int()) + ": " + body.substr(0, 300);
     } else if (read_to == 0) {
-      take_answer(Json::parse(body, nullptr, /*allow_exceptions=*/false), result);
+      take_answer(PlainJson::parse(body, nullptr, /*allow_exceptions=*/false), result);
       result.completion_tokens = std::max(result.completion_tokens, 1);
     } else if (result.first_s == 0 && !result.ended && result.error.empty()) {
       result.error = "the stream brought neither a token nor an end";
@@ -149,7 +149,7 @@ class Load {
       if (!event.starts_with("data:")) continue;
       event.remove_prefix(event.starts_with("data: ") ? 6 : 5);
       if (event == "[DONE]") continue;
-      const Json json = Json::parse(event, nullptr, /*allow_exceptions=*/false);
+      const PlainJson json = PlainJson::parse(event, nullptr, /*allow_exceptions=*/false);
       if (json.is_discarded() || !json.is_object()) continue;
       if (json.contains("error")) result.error = json["error"].dump().substr(0, 300);
       result.ended = result.ended || says_why_it_ended(json);
@@ -167,24 +167,24 @@ class Load {
     return from;
   }
 
-  static bool has_choice(const Json& json) {
+  static bool has_choice(const PlainJson& json) {
     return json.contains("choices") && json["choices"].is_array() && !json["choices"].empty();
   }
-  static bool says_why_it_ended(const Json& json) {
+  static bool says_why_it_ended(const PlainJson& json) {
     return has_choice(json) && json["choices"][0].contains("finish_reason") &&
            json["choices"][0]["finish_reason"].is_string();
   }
-  static bool brings_token(const Json& json) {
+  static bool brings_token(const PlainJson& json) {
     if (!has_choice(json)) return false;
-    const Json& choice = json["choices"][0];
-    const Json& holder = choice.contains("delta") ? choice["delta"] : choice;
+    const PlainJson& choice = json["choices"][0];
+    const PlainJson& holder = choice.contains("delta") ? choice["delta"] : choice;
     for (const char* field : {"text", "content", "reasoning_content", "reasoning"})
       if (holder.contains(field) && holder[field].is_string() && !holder[field].get_ref<const std::string&>().empty())
         return true;
     return false;
   }
 
-  static void take_answer(const Json& json, LoadResult& result) {
+  static void take_answer(const PlainJson& json, LoadResult& result) {
     if (!json.is_object()) return;
     if (json.contains("system_fingerprint") && json["system_fingerprint"].is_string())
       result.fingerprint = json["system_fingerprint"];

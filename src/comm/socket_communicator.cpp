@@ -77,7 +77,8 @@ Status SocketCommunicator::do_exchange(std::span<const Out> out, std::span<const
       if (!link.socket) continue;
       const bool listen = link.in.pending() || !link.seen_ahead;
       const int events = (link.out.pending() ? POLLOUT : 0) | (listen ? POLLIN : 0);
-      if (events != 0) waiting.push_back({.fd = link.socket.fd(), .events = static_cast<int16_t>(events), .revents = 0});
+      if (events != 0)
+        waiting.push_back({.fd = link.socket.fd(), .events = static_cast<int16_t>(events), .revents = 0});
     }
     poll(waiting.data(), waiting.size(), timeout);
   }

@@ -273,7 +273,9 @@ ItemResult Engine::settle(const BatchItem& item, const Tensor& finite) {
   ItemResult result{};
   for (int row = 0; row < item.count && s.ending.finish == FinishReason::None; ++row) {
     const int ahead = item.begin + row - known;
-    if (ahead >= 0 && s.tokens[static_cast<size_t>(item.begin + row)] != s.drafts[static_cast<size_t>(ahead)]) break;
+    if (ahead >= 0 &&
+        s.tokens[static_cast<size_t>(item.begin) + static_cast<size_t>(row)] != s.drafts[static_cast<size_t>(ahead)])
+      break;
     if (ahead >= 0) ++s.usage.accepted_draft_tokens;
     if (!settle_row(item, row, *finite.row_i32(item.first_row + row) != 0)) break;
     result.valid_rows = row + 1;

@@ -33,9 +33,9 @@ StepOutput Drafter::first_pass(StepBuilder& step, std::span<const BatchItem> ite
     const BatchItem& item = items[i];
     const Sequence& s = *item.sequence;
     for (int row = 0; row < item.count; ++row) {
-      const size_t at = static_cast<size_t>(item.first_row + row);
+      const size_t at = static_cast<size_t>(item.first_row) + static_cast<size_t>(row);
       const bool valid = row < results[i].valid_rows;
-      tokens[at] = valid ? s.tokens[static_cast<size_t>(item.begin + row + 1)] : 0;
+      tokens[at] = valid ? s.tokens[static_cast<size_t>(item.begin) + static_cast<size_t>(row) + 1] : 0;
       sequence[at] = valid ? s.slot : -1;
     }
     if (!results[i].wants_drafts) continue;

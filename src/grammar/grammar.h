@@ -42,7 +42,7 @@ class Grammar {
   };
   struct Item {
     int32_t state = 0, frame = 0;
-    friend auto operator<=>(const Item&, const Item&) = default;  // NOLINT(modernize-use-nullptr): there is no pointer
+    friend auto operator<=>(const Item&, const Item&) = default;  // NOLINT(modernize-use-nullptr): as in StepShape
   };
   static uint64_t item_key(const Item& item) {
     return static_cast<uint64_t>(static_cast<uint32_t>(item.state)) << 32 | static_cast<uint32_t>(item.frame);

@@ -24,13 +24,14 @@ class MovedCodes {
     if (!(std::fabs(have - want) <= 1e-5 * std::fabs(want))) ++moved_;
   }
   void judge(const char* tensor, int64_t row, Comparison& out) const {
+    const int64_t few = count_ / 50 + 1;
     if (moved_ * 50 > count_ + 50)
       out.broken({.tensor = tensor,
                   .kind = "bytes",
                   .row = row,
                   .column = -1,
                   .have = static_cast<double>(moved_),
-                  .want = static_cast<double>(count_ / 50 + 1)});
+                  .want = static_cast<double>(few)});
   }
 
  private:
@@ -113,7 +114,7 @@ void judge_latent_row(const Contract& contract, const KvWriteArgs& before, const
   const double cache = g.latent == KvFormat::F32 ? 0 : kBf16Step;
   const float* x = before.kv_a.row_f32(r) + rank;
   for (int i = 0; i < g.rope_dim; ++i) {
-    const size_t at = static_cast<size_t>(rank + i);
+    const size_t at = static_cast<size_t>(rank) + static_cast<size_t>(i);
     const double magnitude = magnitude_of(x[i]) + magnitude_of(x[i ^ 1]);
     out.element("k_pe", r, i, static_cast<double>(mine[at]), static_cast<double>(theirs[at]),
                 bound_of(contract, {}, 2, magnitude, 0) + bf16_steps(have.numerics, 2) * magnitude +

@@ -75,7 +75,7 @@ void copy_index_key(const KvGeometry& g, const std::byte* from, int from_slot, s
   std::memcpy(to + to_slot * row, from + from_slot * row, static_cast<size_t>(row));
   if (g.index_key != IndexKeyFormat::Fp8) return;
   const int64_t scales = int64_t{g.page_tokens} * g.index_head_dim;
-  std::memcpy(to + scales + to_slot * 4, from + scales + from_slot * 4, 4);
+  std::memcpy(to + scales + int64_t{to_slot} * 4, from + scales + int64_t{from_slot} * 4, 4);
 }
 
 // The rows written, side by side on pages of their own.
@@ -138,7 +138,7 @@ void fetch_rest(IndexerLogitsArgs& a, int64_t count, Fetch& fetch) {
   const int64_t page_bytes = cache.geometry.index_page_bytes();
   const int sequences = static_cast<int>(used.size());
   a.kv.latent = nullptr;
-  a.kv.index_keys = fetch.storage().take(static_cast<size_t>(sequences * pages * page_bytes));
+  a.kv.index_keys = fetch.storage().take(static_cast<size_t>(int64_t{sequences} * pages * page_bytes));
   for (int s = 0; s < sequences; ++s)
     for (int page = 0; page < pages; ++page) {
       const int64_t source = table[int64_t{used[static_cast<size_t>(s)]} * a.paging.page_table_stride + page];

@@ -120,7 +120,7 @@ void Sentinels::look_at_cache(const OpCall& call, Executor& executor) {
   const auto& args = *static_cast<const KvWriteArgs*>(call.args);
   const KvGeometry& g = args.kv.geometry;
   std::vector<float>& row = row_;
-  row.resize(static_cast<size_t>(g.kv_lora_rank + g.rope_dim));
+  row.resize(static_cast<size_t>(g.kv_lora_rank) + static_cast<size_t>(g.rope_dim));
   for (int64_t r = 0; r < args.paging.rows; ++r) {
     if (args.paging.sequence[r] < 0) continue;
     const std::byte* slot = latent_row(args.kv, args.paging, args.paging.sequence[r], args.paging.positions[r]);

@@ -42,6 +42,7 @@ Shadow::Shadow(const Plan& plan, const Registry& registry, double rate, Found fo
                     waiting_bytes_ -= bytes;
                     --waiting_;
                   };
+                  // NOLINTNEXTLINE(bugprone-use-after-move): it is moved from only when it is taken
                   while (waiting_bytes_ > kWaitingBytes || !worker_->try_submit(std::move(job)))
                     std::this_thread::sleep_for(std::chrono::microseconds(200));
                 }),

@@ -17,7 +17,7 @@ struct StepShape {
   bool reuse_selection = false;
   int rows = 0, logit_rows = 0;
   int columns = 0;  // of the index logits; 0: no row is longer than index_topk, and none are computed
-  auto operator<=>(const StepShape&) const = default;
+  auto operator<=>(const StepShape&) const = default;  // NOLINT(modernize-use-nullptr): a comparison with 0 inside it
 };
 
 // [T, n] f32 unless said; T is ForwardLimits::rows.

@@ -182,6 +182,20 @@ int64_t usable_bytes(const DeviceInfo& device, double asked) {
   return static_cast<int64_t>(static_cast<double>(device.memory_bytes) * share);
 }
 
+// What works instead of the pages that were asked for.
+std::vector<std::string> fewer_pages(const ModelPlanOptions& options, int64_t fit_pages) {
+  std::vector<std::string> works;
+  if (fit_pages > 0) works.push_back("--pages " + std::to_string(fit_pages));
+  if (options.kv != "fp8") works.emplace_back("--kv fp8");
+  works.insert(works.end(), {"a shorter --context", "fewer --max-running", "fewer --max-batch-tokens"});
+  return works;
+}
+
+int rows_with_logits(const ModelPlanOptions& options, bool with_mtp) {
+  if (options.max_logit_rows > 0) return std::min(options.max_logit_rows, options.max_rows);
+  return std::min(options.max_rows, options.max_sequences * (with_mtp ? 4 : 1));
+}
+
 }  // namespace
 
 Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, PlannedModel& out) {
@@ -205,9 +219,7 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
                 .sequences = options.max_sequences,
                 .page_tokens = options.page_tokens,
                 .mtp = out.with_mtp};
-  out.limits.logit_rows = options.max_logit_rows > 0
-                              ? std::min(options.max_logit_rows, options.max_rows)
-                              : std::min(options.max_rows, options.max_sequences * (out.with_mtp ? 4 : 1));
+  out.limits.logit_rows = rows_with_logits(options, out.with_mtp);
   const KvCache::PageBytes page = KvCache::page_bytes_of(config, out.with_mtp, out.kv);
   const int64_t page_bytes = page.latent + page.index_keys;
   const auto fixed = [&] {
@@ -232,12 +244,8 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
   out.pages = options.pages > 0 ? options.pages : std::min(fit_pages, std::max(one_sequence, usual));
   if (out.pages > fit_pages || fit_pages == 0) {
     const int64_t needed = out.pages > kUnlimited / page_bytes ? kUnlimited : out.pages * page_bytes;
-    std::vector<std::string> works;
-    if (fit_pages > 0) works.push_back("--pages " + std::to_string(fit_pages));
-    if (options.kv != "fp8") works.emplace_back("--kv fp8");
-    works.insert(works.end(), {"a shorter --context", "fewer --max-running", "fewer --max-batch-tokens"});
     return too_large("the KV cache of " + std::to_string(out.pages) + " pages", needed,
-                     std::max<int64_t>(usable - fixed(), 0), bound, works);
+                     std::max<int64_t>(usable - fixed(), 0), bound, fewer_pages(options, fit_pages));
   }
   plan.memory.emplace_back("KV cache", out.pages * page.latent);
   plan.memory.emplace_back("indexer keys", out.pages * page.index_keys);

@@ -4,14 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "serve/handlers.h"
+#include "serve/strict_json.h"
 
 namespace plumb {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 const ServedModel* loaded_model(ServeContext& context, Exchange& exchange) {
   const ServedModel* model = context.model.load(std::memory_order_acquire);

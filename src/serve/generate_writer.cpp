@@ -1,4 +1,5 @@
 #include "serve/generate_writer.h"
+#include "serve/strict_json.h"
 
 #include <algorithm>
 
@@ -9,8 +10,6 @@ namespace plumb {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json triple(const TokenLogprob& token, const Tokenizer& tokenizer) {
   return Json::array(

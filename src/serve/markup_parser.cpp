@@ -89,42 +89,51 @@ bool MarkupParser::relevant(MarkupTag which) const {
   }
 }
 
-void MarkupParser::process(bool at_end, MarkupPiece& out) {
-  if (fresh_ || state_ == State::Start) {
-    const std::string_view begin = tag_text(MarkupTag::Think);
-    const std::string_view head = std::string_view(held_).substr(0, begin.size());
-    const bool may_open = options_.start != ReasoningStart::Off;
-    if (may_open && !at_end && head.size() < begin.size() && begin.starts_with(head)) return;
-    if (may_open && head == begin) {
-      held_.erase(0, begin.size());
-      state_ = State::Reasoning;
-    }
-    fresh_ = false;
-    if (state_ == State::Start) state_ = State::Content;
+// Whether the text begins with the reasoning's tag; false when more must come before that can be said.
+bool MarkupParser::begin_text(bool at_end) {
+  const std::string_view begin = tag_text(MarkupTag::Think);
+  const std::string_view head = std::string_view(held_).substr(0, begin.size());
+  const bool may_open = options_.start != ReasoningStart::Off;
+  if (may_open && !at_end && head.size() < begin.size() && begin.starts_with(head)) return false;
+  if (may_open && head == begin) {
+    held_.erase(0, begin.size());
+    state_ = State::Reasoning;
   }
-  while (!held_.empty()) {
-    size_t first = std::string::npos, keep = 0;
-    MarkupTag which{};
-    for (int i = 0; i < kMarkupTags; ++i) {
-      const auto tag = static_cast<MarkupTag>(i);
-      if (!relevant(tag)) continue;
-      const size_t at = held_.find(tag_text(tag));
-      if (at < first) first = at, which = tag;
-      keep = std::max(keep, open_suffix(held_, tag_text(tag)));
+  fresh_ = false;
+  if (state_ == State::Start) state_ = State::Content;
+  return true;
+}
+
+// The first tag of the held text that counts now.
+MarkupParser::FoundTag MarkupParser::first_tag() const {
+  FoundTag found;
+  for (int i = 0; i < kMarkupTags; ++i) {
+    const auto tag = static_cast<MarkupTag>(i);
+    if (!relevant(tag)) continue;
+    if (const size_t at = held_.find(tag_text(tag)); at < found.at) {
+      found.at = at;
+      found.which = tag;
     }
-    if (first == std::string::npos) {
-      const size_t size = held_.size() - (at_end ? 0 : keep);
-      const std::string text = held_.substr(0, size);
-      held_.erase(0, size);
-      const State before = state_;
-      take_text(text, out);
-      if (state_ != before && !held_.empty()) continue;  // other tags count now
+    found.open_end = std::max(found.open_end, open_suffix(held_, tag_text(tag)));
+  }
+  return found;
+}
+
+void MarkupParser::process(bool at_end, MarkupPiece& out) {
+  if ((fresh_ || state_ == State::Start) && !begin_text(at_end)) return;
+  while (!held_.empty()) {
+    const FoundTag tag = first_tag();
+    const bool none = tag.at == std::string::npos;
+    const size_t size = !none ? tag.at : held_.size() - (at_end ? 0 : tag.open_end);
+    const std::string text = held_.substr(0, size);
+    held_.erase(0, none ? size : size + tag_text(tag.which).size());
+    const State before = state_;
+    take_text(text, out);
+    if (!none) {
+      take_tag(tag.which, /*token=*/false, out);
+    } else if (state_ == before) {  // else other tags count now
       return;
     }
-    const std::string text = held_.substr(0, first);
-    held_.erase(0, first + tag_text(which).size());
-    take_text(text, out);
-    take_tag(which, /*token=*/false, out);
   }
 }
 
@@ -159,48 +168,57 @@ void MarkupParser::take_text(std::string_view text, MarkupPiece& out) {
 }
 
 void MarkupParser::take_tag(MarkupTag which, bool token, MarkupPiece& out) {
-  const bool thinks = which == MarkupTag::Think || which == MarkupTag::EndThink;
   if (state_ == State::Start) state_ = State::Content;
+  if (state_ == State::Reasoning && which == MarkupTag::Call)
+    state_ = State::Content;  // it ends the reasoning by itself
   if (state_ == State::Reasoning) {
     if (which == MarkupTag::EndThink) {
       state_ = State::Content;
-    } else if (which == MarkupTag::Call) {  // it ends the reasoning by itself
-      state_ = State::Content;
-      take_tag(which, token, out);
     } else if (which != MarkupTag::Think || !options_.drop_think_tags) {
       out.reasoning += tag_text(which);
     }
     return;
   }
   if (state_ == State::Content) {
+    const bool thinks = which == MarkupTag::Think || which == MarkupTag::EndThink;
     if (which == MarkupTag::Call && options_.tools != nullptr) return begin_call();
     if (!(thinks && token && options_.drop_think_tags)) out.content += tag_text(which);
     return;
   }
   if (state_ == State::Value && which != MarkupTag::EndValue) return take_text(tag_text(which), out);
   raw_ += tag_text(which);
+  take_tag_of_call(which, out);
+}
+
+void MarkupParser::take_tag_of_call(MarkupTag which, MarkupPiece& out) {
   if (state_ == State::Name && (which == MarkupTag::Key || which == MarkupTag::EndCall)) {
     name_ = trimmed(name_);
     if (!options_.tools->knows(name_)) return give_up(out);
     state_ = State::Between;
   }
-  if (state_ == State::Between && which == MarkupTag::Key) {
-    key_.clear();
-    state_ = State::Key;
-  } else if (state_ == State::Between && which == MarkupTag::EndCall) {
-    end_call(out);
-  } else if (state_ == State::Key && which == MarkupTag::EndKey) {
-    state_ = State::AfterKey;
-  } else if (state_ == State::AfterKey && which == MarkupTag::Value) {
-    begin_value(out);
-  } else if (state_ == State::Value) {
-    end_value(out);
-  } else {
-    const bool again = which == MarkupTag::Call;
-    if (again) raw_.resize(raw_.size() - tag_text(which).size());
-    give_up(out);
-    if (again) begin_call();
+  switch (state_) {
+    case State::Between:
+      if (which == MarkupTag::EndCall) return end_call(out);
+      if (which != MarkupTag::Key) break;
+      key_.clear();
+      state_ = State::Key;
+      return;
+    case State::Key:
+      if (which != MarkupTag::EndKey) break;
+      state_ = State::AfterKey;
+      return;
+    case State::AfterKey:
+      if (which != MarkupTag::Value) break;
+      return begin_value(out);
+    case State::Value:
+      return end_value(out);
+    default:
+      break;
   }
+  const bool again = which == MarkupTag::Call;
+  if (again) raw_.resize(raw_.size() - tag_text(which).size());
+  give_up(out);
+  if (again) begin_call();
 }
 
 void MarkupParser::begin_call() {

@@ -57,10 +57,18 @@ class MarkupParser {
 
  private:
   enum class State : uint8_t { Start, Reasoning, Content, Name, Between, Key, AfterKey, Value };
+  struct FoundTag {
+    size_t at = std::string::npos;  // npos: there is none
+    MarkupTag which{};
+    size_t open_end = 0;  // bytes at the end that may begin one
+  };
   void process(bool at_end, MarkupPiece& out);
+  bool begin_text(bool at_end);
+  FoundTag first_tag() const;
   bool relevant(MarkupTag which) const;
   void take_text(std::string_view text, MarkupPiece& out);
   void take_tag(MarkupTag which, bool token, MarkupPiece& out);
+  void take_tag_of_call(MarkupTag which, MarkupPiece& out);
   void begin_call();
   void announce(MarkupPiece& out);
   void begin_value(MarkupPiece& out);

@@ -10,8 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 std::string event(std::string_view name, const std::string& json) {
   return "event: " + std::string(name) + "\ndata: " + json + "\n\n";
 }

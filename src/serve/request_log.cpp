@@ -73,8 +73,8 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(const std::string& path) {
 TraceFile::~TraceFile() { ::close(file_); }
 
 void TraceFile::write(const HttpAccess& access, std::string_view route) {
-  using namespace std::chrono;
-  const int64_t end = duration_cast<nanoseconds>(system_clock::now().time_since_epoch()).count();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t end = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   Json attributes =
       Json::array({attribute("http.request.method", plain(access.method)), attribute("http.route", std::string(route)),
                    attribute({.name = "bytes", .value = std::to_string(access.bytes), .number = true}),

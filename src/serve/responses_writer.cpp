@@ -10,7 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 std::string in_quotes(std::string_view text) {
   std::string out;
   append_json_string(out, text);

@@ -15,7 +15,7 @@ namespace {
 constexpr int kFlushMs = 2000;  // after draining, for last bytes to leave
 
 HttpHandlers handlers_for(ServeContext& context) {
-  return {.on_request = [&context](std::shared_ptr<Exchange> exchange) { route(context, exchange); },
+  return {.on_request = [&context](const std::shared_ptr<Exchange>& exchange) { route(context, exchange); },
           .on_done =
               [&context](const HttpAccess& access) {
                 const double seconds = static_cast<double>(access.duration_us) * 1e-6;

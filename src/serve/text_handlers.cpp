@@ -13,8 +13,6 @@ namespace {
 
 using Answer = std::variant<std::string, ApiError>;  // the body of a 200, or an error
 
-std::string printed(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 Answer tokens_answer(const ServedModel& model, const std::vector<int32_t>& ids) {
   std::string body = "{\"count\":" + std::to_string(ids.size()) +
                      ",\"max_model_len\":" + std::to_string(model.services.engine->max_context()) + ",\"tokens\":";

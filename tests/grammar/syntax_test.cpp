@@ -169,12 +169,12 @@ TEST(JsonSchema, RefusesWithThePath) {
             std::string::npos);
   EXPECT_NE(refusal(Kind::JsonSchema, R"x({"type":"string","pattern":"(?=x)"})x").find("pattern: at character"),
             std::string::npos);
-  for (const char* bad : {R"({"type":"integer","minimum":3,"maximum":2})", R"({"enum":[]})", "false", "3",
-                          R"({"type":"array","uniqueItems":true})", R"({"minLength":-1})", R"({"maxLength":"3"})",
-                          R"({"allOf":[{"$ref":"#"}]})", R"({"$ref":"http://x/y"})", R"({"multipleOf":3})",
-                          R"({"type":"object","properties":{"a":false},"required":["a"]})",
-                          R"({"allOf":[{"enum":3},{"enum":4}]})", R"({"allOf":[{"maximum":"a"},{"maximum":3}]})",
-                          R"({"allOf":[{"required":3},{"required":[1]}]})"}) {
+  for (const char* bad :
+       {R"({"type":"integer","minimum":3,"maximum":2})", R"({"enum":[]})", "false", "3",
+        R"({"type":"array","uniqueItems":true})", R"({"minLength":-1})", R"({"maxLength":"3"})",
+        R"({"allOf":[{"$ref":"#"}]})", R"({"$ref":"http://x/y"})", R"({"multipleOf":3})",
+        R"({"type":"object","properties":{"a":false},"required":["a"]})", R"({"allOf":[{"enum":3},{"enum":4}]})",
+        R"({"allOf":[{"maximum":"a"},{"maximum":3}]})", R"({"allOf":[{"required":3},{"required":[1]}]})"}) {
     EXPECT_NE(refusal(Kind::JsonSchema, bad), "") << bad;
   }
 }
