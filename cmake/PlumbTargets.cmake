@@ -20,8 +20,11 @@ find_package(Threads REQUIRED)
 # -Wno-restrict: g++ 12 warns falsely on std::string concatenation (GCC bug 105651).
 add_library(plumb_flags INTERFACE)
 target_compile_options(plumb_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -ffp-contract=off>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+if(NOT CMAKE_UNITY_BUILD)  # where names of several sources meet
+  target_compile_options(plumb_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow>)
+endif()
 if(PLUMB_WERROR)
   target_compile_options(plumb_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
@@ -68,6 +71,7 @@ function(plumb_test name)
     return()
   endif()
   add_executable(test_${name} ${sources})
+  set_target_properties(test_${name} PROPERTIES UNITY_BUILD OFF)  # tests of one folder share names
   target_link_libraries(test_${name} PRIVATE plumb_flags plumb_test_support ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND test_${name})
   set_property(GLOBAL APPEND PROPERTY PLUMB_TESTS test_${name})

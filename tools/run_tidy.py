@@ -70,15 +70,13 @@ def folder_checks(path):
 def check(entry, settings, build):
     path = pathlib.Path(entry["directory"], entry["file"])
     checks = folder_checks(path)
-    extra = list(EXTRA)
-    if path.parent.name == "Unity":  # including sources is what such a file is for; their names meet in it alone
-        checks += ",-bugprone-suspicious-include"
-        extra.append("-Wno-shadow")
+    if path.parent.name == "Unity":
+        checks += ",-bugprone-suspicious-include"  # including sources is what such a file is for
     mark = fingerprint(entry, settings + checks.encode())
     if mark and (CACHE / mark).exists():
         return path, 0.0, ""
     start = time.monotonic()
-    command = [TIDY, "-p", build, "--quiet", f"--checks={checks}", *[f"--extra-arg={word}" for word in extra], str(path)]
+    command = [TIDY, "-p", build, "--quiet", f"--checks={checks}", *[f"--extra-arg={word}" for word in EXTRA], str(path)]
     code, out, err = run(command, ROOT)
     if code == 0:
         if mark:
