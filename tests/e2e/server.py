@@ -2,6 +2,7 @@
 import contextlib
 import json
 import http.client
+import os
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import tempfile
 import time
 import traceback
 
-READY_SECONDS = 120
+READY_SECONDS = float(os.environ.get("TEST_READY_SECONDS", 120))  # more for builds with sanitizers
 
 
 def free_port():
