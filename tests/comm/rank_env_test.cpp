@@ -110,7 +110,7 @@ TEST(Rendezvous, RanksMeetInAnyOrder) {
   for (int rank = kRanks - 1; rank >= 0; --rank) {
     threads.emplace_back([rank, port] {
       std::this_thread::sleep_for(std::chrono::milliseconds((kRanks - rank) * 20));
-      auto comm = meet({.rank = rank, .size = kRanks, .address = "localhost", .port = port}, std::chrono::seconds(60));
+      auto comm = meet({.rank = rank, .size = kRanks, .address = "127.0.0.1", .port = port}, std::chrono::seconds(60));
       ASSERT_TRUE(comm) << comm.error().to_string();
       (*comm)->set_deadline(std::chrono::seconds(60));
       float value = static_cast<float>(rank + 1);
