@@ -322,15 +322,18 @@ void Engine::accept_token(Sequence& s, const SampleOut& drawn) {
   s.adjustments.on_generated(drawn.id);
   ++s.usage.completion_tokens;
   ++counts_.generated_tokens;
-  const std::vector<int32_t>& stops = s.request.stop_ids;
-  if (std::find(stops.begin(), stops.end(), drawn.id) != stops.end()) {
-    s.ending = {.finish = FinishReason::Stop, .stop_id = drawn.id};
-    return;
-  }
   TokenEvent event{.id = drawn.id};
   if (s.request.sampling.logprobs >= 0) {
     event.logprob = floored(drawn.id, drawn.logprob);
     event.top = best_of(drawn, s.request.sampling.logprobs);
+  }
+  const std::vector<int32_t>& stops = s.request.stop_ids;
+  if (std::find(stops.begin(), stops.end(), drawn.id) != stops.end()) {
+    event.id = -1;
+    event.finish = FinishReason::Stop;
+    event.stop_id = drawn.id;
+    s.ending = std::move(event);
+    return;
   }
   if (s.cursor && !follow_grammar(s, drawn.id, event)) {
     s.ending = std::move(event);

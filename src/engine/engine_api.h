@@ -36,7 +36,7 @@ struct TokenEvent {
   TokenLogprob logprob{};           // valid when SamplingParams::logprobs >= 0
   std::vector<TokenLogprob> top{};  // best first
   FinishReason finish = FinishReason::None;
-  int32_t stop_id = -1;                        // the stop token that ended it; it is not sent as `id`
+  int32_t stop_id = -1;                        // the stop token that ended it; not sent as `id`, but with its logprob
   std::optional<Error> error{};                // FinishReason::Error
   std::shared_ptr<const Incident> incident{};  // numerical faults
 };

@@ -92,7 +92,8 @@ class Builder {
         return end;
       }
       case Kind::Until:
-        return emit_until(expr, from);
+      case Kind::Without:
+        return emit_search(expr, from);
     }
     return from;
   }
@@ -238,10 +239,12 @@ class Builder {
     return end;
   }
 
-  // The automaton that searches one string: in state i the text read so far ends with the first i bytes of it.
-  int32_t emit_until(const Expr& expr, int32_t from) {
+  // The automaton that searches one string: in state i the text read so far ends with the first i bytes of it. It ends
+  // where the string is found; or where it has not been.
+  int32_t emit_search(const Expr& expr, int32_t from) {
     const std::string& word = expr.bytes;
-    const int32_t end = state();
+    const bool find = expr.kind == Kind::Until;
+    const int32_t end = state(), found = find ? end : -1;
     std::vector<int32_t> seen(std::max<size_t>(1, word.size()));
     for (int32_t& s : seen) s = state();
     jump(from, seen[0]);
@@ -249,17 +252,19 @@ class Builder {
       const std::string read = word.substr(0, i) + static_cast<char>(byte);
       size_t size = std::min(read.size(), word.size());
       while (size > 0 && !read.ends_with(std::string_view(word).substr(0, size))) --size;
-      return size == word.size() && size > 0 ? end : seen[size];
+      return size == word.size() && size > 0 ? found : seen[size];
     };
     for (size_t i = 0; i < seen.size(); ++i) {
       for (int low = 0; low < 256;) {
         const int32_t target = next(i, low);
         int high = low;
         while (high < 255 && next(i, high + 1) == target) ++high;
-        edge(seen[i], low, high, target);
+        if (target >= 0) edge(seen[i], low, high, target);
         low = high + 1;
       }
       for (const int t : expr.tags) edge(seen[i], kFirstTag + t, kFirstTag + t, end);
+      for (const int t : expr.passed) edge(seen[i], kFirstTag + t, kFirstTag + t, seen[0]);
+      if (!find) jump(seen[i], end);
     }
     return end;
   }

@@ -18,6 +18,10 @@ class Shaper {
   explicit Shaper(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
 
   Result<int> shape(const OutputShape& shape) {
+    if (shape.calls_amid_text) {
+      PLUMB_TRY(Expr text, amid_text(shape));
+      return rules_.add("text", std::move(text));
+    }
     std::vector<Expr> ways;
     if (!shape.calls_required) {
       PLUMB_TRY(Expr content, content_of(shape.content));
@@ -73,19 +77,43 @@ class Shaper {
   }
 
   Result<Expr> calls_of(const OutputShape& shape) {
-    std::vector<Expr> calls;
-    for (const ToolShape& tool : shape.tools) {
-      Result<Expr> arguments = arguments_of(tool);
-      if (!arguments) return std::move(arguments).error().in(tool.name);
-      calls.push_back(sequence({text(tool.name), *std::move(arguments)}));
-    }
-    const Expr call = sequence({mark("<tool_call>"), choice(std::move(calls)), mark("</tool_call>")});
-    return repeat(call, 1, shape.one_call ? 1 : -1);
+    PLUMB_TRY(Expr rest, rest_of_call(shape));
+    return repeat(sequence({mark("<tool_call>"), std::move(rest)}), 1, shape.one_call ? 1 : -1);
   }
 
-  Expr argument(Expr key, Expr value) const {
-    return sequence({mark("<arg_key>"), std::move(key), mark("</arg_key>"), mark("<arg_value>"), std::move(value),
-                     mark("</arg_value>")});
+  // From the tag that begins a call, or its text, to the call's end the model is bound; elsewhere it is free.
+  Result<Expr> amid_text(const OutputShape& shape) {
+    static constexpr std::string_view kBegin = "<tool_call>";
+    const int begin = vocabulary_.tag_named(kBegin);
+    std::vector<int> others;
+    for (int i = 0; i < static_cast<int>(vocabulary_.tags().size()); ++i)
+      if (i != begin) others.push_back(i);
+    PLUMB_TRY(Expr rest, rest_of_call(shape));
+    Expr to_call = until(kBegin, begin >= 0 ? std::vector<int>{begin} : std::vector<int>{}, others);
+    return sequence(
+        {repeat(sequence({std::move(to_call), std::move(rest)}), 0, -1), without(kBegin, std::move(others))});
+  }
+
+  Result<Expr> rest_of_call(const OutputShape& shape) {
+    std::vector<Expr> calls;
+    for (const ToolShape& tool : shape.tools) {
+      Result<Expr> arguments = tool.any_arguments ? any_arguments() : arguments_of(tool);
+      if (!arguments) return std::move(arguments).error().in("tool " + tool.name);
+      calls.push_back(sequence({text(tool.name), *std::move(arguments)}));
+    }
+    return sequence({choice(std::move(calls)), mark("</tool_call>")});
+  }
+
+  // As the parser of calls reads them: white space may stand between the parts.
+  Expr any_arguments() const {
+    const Expr space = repeat(chars({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}}), 0, -1);
+    const Expr any = repeat(chars(CodePoints::all()), 0, -1);
+    return sequence({space, repeat(sequence({argument(any, any, space), space}), 0, -1)});
+  }
+
+  Expr argument(Expr key, Expr value, Expr between = text("")) const {
+    return sequence({mark("<arg_key>"), std::move(key), mark("</arg_key>"), std::move(between), mark("<arg_value>"),
+                     std::move(value), mark("</arg_value>")});
   }
 
   Result<Expr> arguments_of(const ToolShape& tool) {

@@ -21,6 +21,7 @@ struct ContentShape {
 struct ToolShape {
   std::string name{};
   std::string parameters_json{};  // a schema, or "" for none
+  bool any_arguments = false;     // whatever has the form of arguments
 };
 
 enum class Reasoning : uint8_t { None, Open, MayBegin };  // as the prompt left it
@@ -30,6 +31,7 @@ struct OutputShape {
   ContentShape content{};
   std::vector<ToolShape> tools{};  // those that may be called
   bool calls_required = false;     // calls and nothing else
+  bool calls_amid_text = false;    // free text, reasoning included, with calls anywhere; not beside a content's shape
   bool one_call = false;
 };
 

@@ -72,8 +72,12 @@ Expr repeat(Expr part, int min, int max) {
 Expr optional(Expr part) { return repeat(std::move(part), 0, 1); }
 Expr rule(int index) { return {.kind = Expr::Kind::Rule, .index = index}; }
 Expr tag(int index) { return {.kind = Expr::Kind::Tag, .index = index}; }
-Expr until(std::string_view spelled, std::vector<int> tags) {
-  return {.kind = Expr::Kind::Until, .bytes = std::string(spelled), .tags = std::move(tags)};
+Expr until(std::string_view spelled, std::vector<int> tags, std::vector<int> passed) {
+  return {
+      .kind = Expr::Kind::Until, .bytes = std::string(spelled), .tags = std::move(tags), .passed = std::move(passed)};
+}
+Expr without(std::string_view spelled, std::vector<int> passed) {
+  return {.kind = Expr::Kind::Without, .bytes = std::string(spelled), .passed = std::move(passed)};
 }
 
 }  // namespace plumb::grammar

@@ -43,7 +43,8 @@ struct Expr {
     Repeat,    // parts[0], `min` to `max` times; max < 0: without end
     Rule,      // rule `index`
     Tag,       // tag `index` of the vocabulary: a token that is a symbol of its own
-    Until,     // any bytes up to and with `bytes` spelled out, or one of the tags `tags`
+    Until,     // any bytes and tags of `passed`, up to and with `bytes` spelled out or one of the tags `tags`
+    Without,   // any bytes and tags of `passed`, `bytes` spelled out nowhere
   };
   Kind kind = Kind::Bytes;
   int min = 0, max = 0;
@@ -51,7 +52,7 @@ struct Expr {
   std::string bytes{};
   CodePoints set{};
   std::vector<Expr> parts{};
-  std::vector<int> tags{};
+  std::vector<int> tags{}, passed{};
 };
 
 Expr text(std::string_view bytes);
@@ -64,7 +65,8 @@ Expr optional(Expr part);
 Expr rule(int index);
 Expr tag(int index);
 // `spelled` may be empty: then only the tags end it.
-Expr until(std::string_view spelled, std::vector<int> tags);
+Expr until(std::string_view spelled, std::vector<int> tags, std::vector<int> passed = {});
+Expr without(std::string_view spelled, std::vector<int> passed);
 
 // Rules by index; a body may name any rule, also itself, as long as some byte comes before.
 struct Rules {

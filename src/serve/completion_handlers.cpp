@@ -16,34 +16,52 @@ std::string joined(const std::string& field, const std::string& path) {
   return path.empty() || path == "the schema" ? field : field + "." + path;
 }
 
+// "tool NAME: path: why" or "path: why", where the error is of a schema: names the field and leaves the reason.
+std::string take_field(const ConstraintField& constraint, const ToolRequest& tools, std::string& message) {
+  const auto take = [&message] {
+    const size_t colon = message.find(": ");
+    if (colon == std::string::npos) return std::string();
+    std::string path = message.substr(0, colon);
+    message.erase(0, colon + 2);
+    return path;
+  };
+  for (size_t i = 0; i < tools.specs.size(); ++i) {
+    if (!message.starts_with("tool " + tools.specs[i].name + ": ")) continue;
+    (void)take();
+    return joined("tools[" + std::to_string(i) + "].function.parameters", take());
+  }
+  if (constraint.field.empty()) return "tools";
+  const bool schema = constraint.shape.kind == grammar::ContentShape::Kind::JsonSchema;
+  return schema ? joined(constraint.field, take()) : constraint.field;
+}
+
 // Compiles what the fields ask for. Errors inside a schema name the keyword's whole path.
 std::optional<ApiError> constrain(const ServedModel& model, ReasoningStart reasoning, const ToolRequest& tools,
                                   GenerationRequest& request) {
   using Kind = grammar::ContentShape::Kind;
   ConstraintField& constraint = request.common.constraint;
   const bool required = tools.choice == ToolChoice::Required || tools.choice == ToolChoice::Named;
-  if (constraint.shape.kind == Kind::Free && !required) return std::nullopt;
-  grammar::OutputShape shape{.calls_required = required,
+  const bool free = constraint.shape.kind == Kind::Free && !required;
+  const bool strict = tools.callable() && std::ranges::any_of(tools.specs, &ToolSpec::strict);
+  if (free && !strict) return std::nullopt;
+  grammar::OutputShape shape{.content = constraint.shape,
+                             .calls_required = required,
+                             .calls_amid_text = free,
                              .one_call = !tools.parallel || tools.choice == ToolChoice::Named};
   for (const ToolSpec& tool : tools.specs) {
     const bool offered = tools.callable() && (tools.choice != ToolChoice::Named || tool.name == tools.named);
-    if (offered) shape.tools.push_back({tool.name, tool.parameters_json});
+    if (offered) shape.tools.push_back({tool.name, tool.parameters_json, free && !tool.strict});
   }
   if (reasoning == ReasoningStart::InReasoning) shape.reasoning = grammar::Reasoning::Open;
   if (reasoning == ReasoningStart::MayBegin) shape.reasoning = grammar::Reasoning::MayBegin;
-  shape.content = std::move(constraint.shape);
   Result<std::shared_ptr<grammar::Grammar>> made = model.grammars->get(shape);
   if (made) {
     request.grammar = *std::move(made);
     return std::nullopt;
   }
   const Error& error = made.error();
-  std::string param = required ? "tools" : constraint.field, message = error.what;
-  const size_t colon = message.find(": ");
-  if (shape.content.kind == Kind::JsonSchema && colon != std::string::npos) {
-    param = joined(constraint.field, message.substr(0, colon));
-    message.erase(0, colon + 2);
-  }
+  std::string message = error.what;
+  const std::string param = take_field(constraint, tools, message);
   if (!error.why.empty()) message += ": " + error.why;
   return bad_request(param, "'" + param + "' " + message);
 }

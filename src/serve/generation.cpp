@@ -297,6 +297,9 @@ void Generation::on_end(Choice& choice, const TokenEvent& event) {
     return fail(error);
   }
   choice.text.end(event.finish == FinishReason::Length, choice.pending);
+  // What scores texts by echo counts on an entry for every token drawn, the one that ends the text included.
+  const bool scored_stop = late_prompt_ && !request_.prompt_only && !choice.stopped && event.stop_id >= 0;
+  if (scored_stop) choice.pending.logprobs.push_back({event.logprob, event.top});
   ChoiceEnd end;
   if (const std::optional<std::string> stop = choice.text.stopped_by(); stop) {
     end.stop_reason_json.clear();

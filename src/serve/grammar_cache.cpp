@@ -16,8 +16,9 @@ constexpr const char* kTags[] = {"<think>",   "</think>",   "<tool_call>", "</to
 std::string key_of(const grammar::OutputShape& shape) {
   std::string key;
   const auto add = [&key](std::string_view part) { key.append(std::to_string(part.size())).append(":").append(part); };
-  for (const int number : {static_cast<int>(shape.reasoning), static_cast<int>(shape.content.kind),
-                           static_cast<int>(shape.calls_required), static_cast<int>(shape.one_call)}) {
+  for (const int number :
+       {static_cast<int>(shape.reasoning), static_cast<int>(shape.content.kind), static_cast<int>(shape.calls_required),
+        static_cast<int>(shape.calls_amid_text), static_cast<int>(shape.one_call)}) {
     key += static_cast<char>('0' + number);
   }
   add(shape.content.source);
@@ -26,6 +27,7 @@ std::string key_of(const grammar::OutputShape& shape) {
   for (const grammar::ToolShape& tool : shape.tools) {
     add(tool.name);
     add(tool.parameters_json);
+    key += tool.any_arguments ? '*' : '.';
   }
   return key;
 }

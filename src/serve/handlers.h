@@ -35,6 +35,7 @@ void handle_generate(ServeContext& context, const std::shared_ptr<Exchange>& exc
 void handle_abort(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_health_generate(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_tokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_tokenizer_info(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_detokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_apply_template(ServeContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_live(ServeContext& context, const std::shared_ptr<Exchange>& exchange);

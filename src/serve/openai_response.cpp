@@ -237,20 +237,40 @@ std::string OpenAiWriter::begin(int index) {
   return out += chunk_end_;
 }
 
+// A piece of a call is an event of its own: there are clients that look at the first entry of `tool_calls` only.
 std::string OpenAiWriter::delta(int index, const ChoiceDelta& delta, int64_t& text_offset) {
   std::string out;
   out.reserve(chunk_start_.size() + delta.content.size() + delta.reasoning.size() + 160);
+  const bool text = !delta.reasoning.empty() || !delta.content.empty() || !delta.logprobs.empty();
+  if (text || delta.calls.empty()) append_text_delta(out, index, delta, text_offset);
+  for (size_t i = 0; i < delta.calls.size(); ++i) {
+    out += chunk_start_;
+    open_choice(out, index);
+    out += ",\"delta\":{\"tool_calls\":[";
+    append_call(out, index, delta.calls[i], /*streamed=*/true);
+    out += "]},\"logprobs\":null";
+    close_choice(out, "", i == 0 && !text ? ids_of(delta) : std::string());
+    out += chunk_end_;
+  }
+  return out;
+}
+
+std::string OpenAiWriter::ids_of(const ChoiceDelta& delta) const {
+  if (!facts_.token_ids || delta.token_ids.empty()) return {};
+  std::string out = ",\"token_ids\":";
+  append_ids(out, delta.token_ids);
+  return out;
+}
+
+void OpenAiWriter::append_text_delta(std::string& out, int index, const ChoiceDelta& delta,
+                                     int64_t& text_offset) const {
   out += chunk_start_;
   open_choice(out, index);
   const bool chat = facts_.endpoint == Endpoint::Chat;
   if (chat) {
     out += ",\"delta\":{";
     append_message_text(out, delta);
-    for (size_t i = 0; i < delta.calls.size(); ++i) {
-      out += i != 0 ? "," : out.back() == '{' ? "\"tool_calls\":[" : ",\"tool_calls\":[";
-      append_call(out, index, delta.calls[i], /*streamed=*/true);
-    }
-    out += delta.calls.empty() ? "}" : "]}";
+    out += '}';
   } else {
     out += ",\"text\":";
     append_json_string(out, delta.content);
@@ -263,13 +283,8 @@ std::string OpenAiWriter::delta(int index, const ChoiceDelta& delta, int64_t& te
   } else {
     append_completion_logprobs(out, delta.logprobs, false, text_offset);
   }
-  std::string extra;
-  if (facts_.token_ids && !delta.token_ids.empty()) {
-    extra = ",\"token_ids\":";
-    append_ids(extra, delta.token_ids);
-  }
-  close_choice(out, "", extra);
-  return out += chunk_end_;
+  close_choice(out, "", ids_of(delta));
+  out += chunk_end_;
 }
 
 std::string OpenAiWriter::echo(int index, const WholeChoice& prompt) {

@@ -21,6 +21,8 @@ class OpenAiWriter final : public AnswerWriter {
  private:
   void open_choice(std::string& out, int index) const;
   void close_choice(std::string& out, std::string_view finish_reason, std::string_view extra) const;
+  std::string ids_of(const ChoiceDelta& delta) const;
+  void append_text_delta(std::string& out, int index, const ChoiceDelta& delta, int64_t& text_offset) const;
   void append_call(std::string& out, int choice, const CallDelta& call, bool streamed) const;
   static std::string end_extra(const ChoiceEnd& end);
   void append_message_text(std::string& out, const ChoiceDelta& delta) const;

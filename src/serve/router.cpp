@@ -27,6 +27,7 @@ constexpr Route kRoutes[] = {
     {"/v1/models", "GET", handle_models},
     {"/tokenize", "POST", handle_tokenize},
     {"/detokenize", "POST", handle_detokenize},
+    {"/tokenizer_info", "GET", handle_tokenizer_info},
     {"/apply-template", "POST", handle_apply_template},
     {"/health", "GET", handle_health, Access::Open},
     {"/health/live", "GET", handle_live, Access::Open},

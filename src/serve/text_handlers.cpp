@@ -99,6 +99,23 @@ void answer(ServeContext& context, const std::shared_ptr<Exchange>& exchange,
 
 }  // namespace
 
+// What clients that have no tokenizer of their own want to know beside /tokenize and /detokenize.
+void handle_tokenizer_info(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const ServedModel* model = ready_model(context, *exchange);
+  if (model == nullptr) return;
+  const Tokenizer& tokenizer = *model->services.tokenizer;
+  std::optional<int32_t> eos = tokenizer.eos_id();
+  if (!eos && !model->services.eos_ids.empty()) eos = model->services.eos_ids.front();
+  const auto name = [&](std::optional<int32_t> id) {
+    return id ? Json(std::string(tokenizer.token_bytes(*id))) : Json(nullptr);
+  };
+  exchange->respond({.body = printed({{"eos_token", name(eos)},
+                                      {"bos_token", name(tokenizer.bos_id())},
+                                      {"pad_token", name(eos)},
+                                      {"vocab_size", model->limits.vocab_size},
+                                      {"model_max_length", model->services.engine->max_context()}})});
+}
+
 void handle_tokenize(ServeContext& context, const std::shared_ptr<Exchange>& exchange) {
   answer(context, exchange, tokenize);
 }

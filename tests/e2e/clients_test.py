@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What users put in front of the server: Anthropic's client, LangChain, LiteLLM as a proxy, lm-eval.
+"""What users put in front of the server: Anthropic's client, LangChain, LiteLLM as a proxy.
 
 usage: clients_test.py PLUMB MODEL      (each is skipped by name where its package is not installed:
                                          tools/requirements-clients.txt; exit code 77 where none is)
@@ -7,7 +7,6 @@ usage: clients_test.py PLUMB MODEL      (each is skipped by name where its packa
 import contextlib
 import importlib.util
 import json
-import math
 import os
 import pathlib
 import subprocess
@@ -89,87 +88,72 @@ def langchain(server):
         assert isinstance(model.with_structured_output(Pet, method=method).invoke(QUESTION), Pet)
 
 
-def litellm_proxy(server):
-    import openai  # pylint: disable=import-outside-toplevel
-    port = free_port()
+@contextlib.contextmanager
+def litellm(server):
+    """The port of a proxy in front of the server, and the key that it wants."""
+    port, key = free_port(), "sk-local"
     with tempfile.TemporaryDirectory() as folder:
-        config = pathlib.Path(folder) / "config.yaml"
-        config.write_text(json.dumps({"model_list": [{"model_name": "tiny", "litellm_params": {
-            "model": "openai/" + served_name(server), "api_base": base(server) + "/v1", "api_key": "none"}}]}), encoding="utf-8")
+        config, log = pathlib.Path(folder) / "config.yaml", pathlib.Path(folder) / "log"
+        config.write_text(json.dumps({
+            "model_list": [{"model_name": "tiny", "litellm_params": {
+                "model": "openai/" + served_name(server), "api_base": base(server) + "/v1", "api_key": "none"}}],
+            "general_settings": {"master_key": key}}), encoding="utf-8")
         program = pathlib.Path(sys.executable).parent / "litellm"
-        with open(pathlib.Path(folder) / "log", "w", encoding="utf-8") as log, subprocess.Popen(
-                [program, "--config", config, "--port", str(port), "--host", "127.0.0.1"], stdout=log, stderr=log,
+        with log.open("w", encoding="utf-8") as sink, subprocess.Popen(
+                [program, "--config", config, "--port", str(port), "--host", "127.0.0.1"], stdout=sink, stderr=sink,
                 env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}) as process:
             try:
-                end = time.monotonic() + 120
-                while time.monotonic() < end:
-                    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=5) as answer:
-                        if answer.status == 200:
-                            break
-                    time.sleep(0.5)
-                client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-                ask = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
-                assert client.chat.completions.create(**ask, extra_body=PLAIN).choices[0].message.content == "4"
-                chunks = list(client.chat.completions.create(**ask, stream=True, extra_body=PLAIN))
-                assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "4"
-                assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == ["stop"]
-                thought = client.chat.completions.create(**ask).choices[0].message
-                assert thought.reasoning_content and thought.content == "4", thought
-                tool = {"type": "function", "function": {"name": "get_weather", "parameters": {
-                    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
-                called = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": WEATHER}], temperature=0, tools=[tool],
-                                                        tool_choice="required", extra_body={**PLAIN, "parallel_tool_calls": False})
-                assert called.choices[0].message.tool_calls[0].function.name == "get_weather", called
-                try:
-                    client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": QUESTION}], max_tokens=10**6)
-                    raise AssertionError("no error")
-                except openai.BadRequestError as error:
-                    assert "maximum context length" in str(error), error
+                wait_for_proxy(process, port, log)
+                yield port, key
             finally:
                 process.terminate()
 
 
-def lm_eval_task(server):
-    """A log-likelihood and a generation task over /v1/completions; their figures against a direct computation."""
-    import lm_eval  # pylint: disable=import-outside-toplevel
-    from lm_eval.models.openai_completions import LocalCompletionsAPI  # pylint: disable=import-outside-toplevel
-    from lm_eval.api.instance import Instance  # pylint: disable=import-outside-toplevel
-    assert lm_eval
-
-    class Tokenizer:
-        """The server's own, as lm-eval wants one."""
-        eos_token, bos_token, pad_token = "<|endoftext|>", None, "<|endoftext|>"
-        eos_token_id = bos_token_id = pad_token_id = 2000
-
-        def encode(self, text, **_):
-            return json.loads(server.request("POST", "/tokenize", {"prompt": text})[2])["tokens"]
-
-        def decode(self, ids, **_):
-            return json.loads(server.request("POST", "/detokenize", {"tokens": list(ids)})[2])["prompt"]
-
-        def __call__(self, texts, **_):
-            class Encoded:  # pylint: disable=too-few-public-methods
-                input_ids = [self.encode(t) for t in texts]
-            return Encoded()
-    model = LocalCompletionsAPI(base_url=base(server) + "/v1/completions", model=served_name(server), tokenizer_backend=None, max_retries=1,
-                                tokenized_requests=True, num_concurrent=1, batch_size=1, max_length=2048)
-    model.tokenizer = Tokenizer()
-    model._tokenizer_backend = model.tokenizer_backend = "huggingface"  # pylint: disable=protected-access
-    head, answers = "[gMASK]<sop><|user|>What is 2+2? Answer briefly.<|assistant|></think>", ["4", "5", " seven"]
-    instances = [Instance(request_type="loglikelihood", doc={}, arguments=(head, a), idx=i) for i, a in enumerate(answers)]
-    figures = model.loglikelihood(instances)
-    for answer, (logprob, greedy) in zip(answers, figures):
-        ids, all_ids = model.tokenizer.encode(head), model.tokenizer.encode(head + answer)
-        direct = json.loads(server.request("POST", "/v1/completions", {"prompt": all_ids, "max_tokens": 0, "echo": True, "logprobs": 1})[2])
-        values = direct["choices"][0]["logprobs"]["token_logprobs"][len(ids):]
-        assert math.isclose(logprob, sum(values), abs_tol=1e-4), (answer, logprob, values)
-        assert greedy == (answer == "4"), (answer, greedy)
-    text = model.generate_until([Instance(request_type="generate_until", doc={}, arguments=(head, {"until": ["<|user|>"], "max_gen_toks": 8}), idx=0)])
-    direct = json.loads(server.request("POST", "/v1/completions", {"prompt": head, "max_tokens": 8, "temperature": 0})[2])
-    assert text == [direct["choices"][0]["text"]] == ["4"], (text, direct)
+def wait_for_proxy(process, port, log):
+    end = time.monotonic() + 300
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.5)
+    raise RuntimeError(f"the proxy is not there: {log.read_text(encoding='utf-8')[-3000:]}")
 
 
-NEEDS = {anthropic_client: "anthropic", langchain: "langchain_openai", litellm_proxy: "litellm", lm_eval_task: "lm_eval"}
+def litellm_proxy(server):
+    import openai  # pylint: disable=import-outside-toplevel
+    with litellm(server) as (port, key):
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, max_retries=0)
+        ask = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+        assert client.chat.completions.create(**ask, extra_body=PLAIN).choices[0].message.content == "4"
+        chunks = list(client.chat.completions.create(**ask, stream=True, extra_body=PLAIN))
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "4"
+        assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == ["stop"]
+        thought = client.chat.completions.create(**ask).choices[0].message
+        assert thought.reasoning_content and thought.content == "4", thought
+        parts = list(client.chat.completions.create(**ask, stream=True))
+        streamed = "".join(getattr(c.choices[0].delta, "reasoning_content", None) or "" for c in parts if c.choices)
+        assert streamed == thought.reasoning_content, (streamed, thought)
+        tool = {"type": "function", "function": {"name": "get_weather", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+        call = {"model": "tiny", "messages": [{"role": "user", "content": WEATHER}], "temperature": 0, "tools": [tool],
+                "tool_choice": "required", "extra_body": {**PLAIN, "parallel_tool_calls": False}}
+        called = client.chat.completions.create(**call).choices[0].message.tool_calls[0].function
+        assert called.name == "get_weather" and set(json.loads(called.arguments)) == {"city"}, called
+        pieces = [c.choices[0].delta.tool_calls[0].function.arguments
+                  for c in client.chat.completions.create(**call, stream=True) if c.choices and c.choices[0].delta.tool_calls]
+        assert "".join(pieces) == called.arguments, (pieces, called)
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+        shaped = client.chat.completions.create(**ask, extra_body=PLAIN, response_format={
+            "type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}})
+        assert isinstance(json.loads(shaped.choices[0].message.content)["n"], int), shaped
+        try:
+            client.chat.completions.create(model="tiny", messages=ask["messages"], max_tokens=10**6)
+            raise AssertionError("no error")
+        except openai.BadRequestError as error:
+            assert "maximum context length" in str(error), error
+
+
+NEEDS = {anthropic_client: "anthropic", langchain: "langchain_openai", litellm_proxy: "litellm"}
 
 if __name__ == "__main__":
     present = [test for test, package in NEEDS.items() if importlib.util.find_spec(package) is not None]

@@ -81,6 +81,22 @@ def asynchronous_and_many(server):
     assert set(asyncio.run(run())) == {"4"}
 
 
+def asynchronous_create_and_stream_helper(server):
+    async def run():
+        async with client_of(server, openai.AsyncOpenAI) as client:
+            fields = {"model": served_name(server), "messages": QUESTION, "temperature": 0}
+            whole = await client.chat.completions.create(**fields)
+            async with client.chat.completions.stream(**fields) as events:
+                async for _ in events:
+                    pass
+                streamed = await events.get_final_completion()
+            return whole.choices[0], streamed.choices[0]
+
+    whole, streamed = asyncio.run(run())
+    assert whole.message.content == streamed.message.content == "4" and whole.finish_reason == streamed.finish_reason == "stop"
+    assert whole.message.reasoning_content == streamed.message.reasoning_content != ""
+
+
 def completions(server):
     answer = client_of(server).completions.create(model=served_name(server), prompt=["2+2=", "1+1="], max_tokens=3,
                                                   temperature=0, logprobs=1, echo=True)
@@ -171,6 +187,10 @@ def tools_helper(server):
         streamed = events.get_final_completion()
     assert len(final) == 1 and final[0].name == "get_weather"
     assert streamed.choices[0].message.tool_calls[0].function.parsed_arguments == call.function.parsed_arguments
+    # The helper's tools are strict: what the model calls by itself keeps to the schema as well.
+    free = client.chat.completions.parse(**{**fields, "tool_choice": "auto"})
+    for one in free.choices[0].message.tool_calls or []:
+        assert isinstance(one.function.parsed_arguments, Weather), free
 
 
 def responses(server):
@@ -192,7 +212,7 @@ def responses(server):
     assert any(item.type == "reasoning" for item in final.output), final
 
 
-TESTS = [create, create_stream, stream_helper, asynchronous_and_many, completions, errors, closing_a_stream_early,
+TESTS = [create, create_stream, stream_helper, asynchronous_and_many, asynchronous_create_and_stream_helper, completions, errors, closing_a_stream_early,
          raw_response_headers, parse_helper, tools_helper, responses]
 
 if __name__ == "__main__":

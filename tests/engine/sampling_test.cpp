@@ -90,6 +90,7 @@ TEST(SamplingFields, AStopIdEndsTheTextAndIsNotPartOfIt) {
   r.stop_ids = {3, 77};
   r.sampling.logit_bias = {{77, 100.0f}};
   r.min_tokens = 5;
+  r.sampling.logprobs = 1;
   Client client(*rig->engine, r);
   client.wait();
   ASSERT_EQ(client.ids().size(), 5u) << "masked until then";
@@ -97,6 +98,9 @@ TEST(SamplingFields, AStopIdEndsTheTextAndIsNotPartOfIt) {
   EXPECT_EQ(client.finish(), FinishReason::Stop);
   EXPECT_EQ(client.events.back().id, -1);
   EXPECT_EQ(client.events.back().stop_id, 77);
+  EXPECT_EQ(client.events.back().logprob.id, 77) << "who scores texts needs it";
+  EXPECT_LT(client.events.back().logprob.logprob, 0.0f);
+  EXPECT_EQ(client.events.back().top.size(), 1u);
   EXPECT_EQ(client.stream->usage.completion_tokens, 6);
 }
 

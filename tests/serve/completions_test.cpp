@@ -65,6 +65,7 @@ TEST_F(ServeTest, ThinkTagsAreTextInRawCompletions) {
 TEST_F(ServeTest, ApiI52_CompletionLogprobsAndEcho) {
   serve();
   script_ = says("cd");
+  script_.events.back().stop_id = -1;
   script_.prompt_logprobs = {{{'b', -1.5f}, {{'b', -1.5f}, {'q', -2.0f}}}};
   const json choice = parsed(completion(R"("prompt":"ab","echo":true,"logprobs":2)").body)["choices"][0];
   EXPECT_EQ(choice["text"], "abcd");
@@ -88,6 +89,15 @@ TEST_F(ServeTest, ApiI52_CompletionLogprobsAndEcho) {
   }
   EXPECT_EQ(text, "abcd");
   EXPECT_EQ(tokens, l["tokens"]);
+  // Scored texts have an entry for each token drawn: clients take off the last one whether it shows or not.
+  script_.events.back().stop_id = '!';
+  script_.events.back().logprob = {'!', -0.25f};
+  const json ended = parsed(completion(R"("prompt":"ab","echo":true,"logprobs":2)").body)["choices"][0];
+  EXPECT_EQ(ended["text"], "abcd");
+  EXPECT_EQ(ended["logprobs"]["tokens"], (json{"a", "b", "c", "d", "!"}));
+  EXPECT_EQ(ended["logprobs"]["token_logprobs"], (json{nullptr, -1.5, -0.5, -0.5, -0.25}));
+  const json unscored = parsed(completion(R"("prompt":"ab","logprobs":2)").body)["choices"][0];
+  EXPECT_EQ(unscored["logprobs"]["tokens"], (json{"c", "d"}));
   const json plain = parsed(completion(R"("prompt":[97,98],"echo":true)").body)["choices"][0];
   EXPECT_EQ(plain["text"], "abcd");
   EXPECT_TRUE(plain["logprobs"].is_null());
@@ -159,6 +169,10 @@ TEST_F(ServeTest, ApiK61_TokenizeAndBack) {
   const Answer bare =
       http_post(port(), "/tokenize", R"({"messages":[{"role":"user","content":"hi"}],"add_generation_prompt":false})");
   EXPECT_EQ(parsed(bare.body)["count"], 15);
+  const json info = parsed(http_get(port(), "/tokenizer_info").body);
+  EXPECT_EQ(info["eos_token"], "<|endoftext|>");
+  EXPECT_TRUE(info["bos_token"].is_null());
+  EXPECT_EQ(info["model_max_length"], 4096);
   expect_400(http_post(port(), "/tokenize", "{}"), "prompt");
   expect_400(http_post(port(), "/detokenize", R"({"tokens":[1000000]})"), "tokens");
   expect_400(http_post(port(), "/detokenize", R"({"tokens":"x"})"), "tokens");

@@ -64,6 +64,7 @@ TEST_F(ToolsTest, ApiE32_AStreamAddsUpToTheWholeAnswer) {
       const json choice = parsed(event)["choices"][0];
       if (choice["delta"].contains("content")) content += choice["delta"]["content"].get<std::string>();
       if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+      EXPECT_LE(choice["delta"].value("tool_calls", json::array()).size(), 1u) << "some clients read the first alone";
       for (const json& delta : choice["delta"].value("tool_calls", json::array())) {
         const auto index = delta["index"].get<size_t>();
         if (index == calls.size()) {
@@ -165,6 +166,39 @@ TEST_F(ToolsTest, ApiE37_ToolChoiceIsEnforcedByConstraint) {
   EXPECT_TRUE(takes("</think>{}"));
   EXPECT_TRUE(takes("</think>" + call("now")));
   EXPECT_FALSE(takes("</think>text"));
+}
+
+// Free until a call begins; then a call of a strict tool keeps to its schema, and one of another tool to its form.
+TEST_F(ToolsTest, ApiE37_StrictToolsAreBoundOnceCalled) {
+  serve();
+  const auto takes = [this](const std::string& text) { return engine_->requests().back().grammar->matches(text); };
+  const auto tool = [](const std::string& name, const std::string& more) {
+    return R"({"type":"function","function":{"name":")" + name + R"(","parameters":{"type":"object","properties":)" +
+           more + "}}";
+  };
+  const std::string strict =
+      tool("look", R"({"n":{"type":"integer"}},"required":["n"],"additionalProperties":false},"strict":true)");
+  const std::string tools = R"("tools":[)" + tool("loo", "{}}") + "," + strict + "]";
+  ASSERT_EQ(chat(tools).status, 200);
+  ASSERT_NE(engine_->requests().back().grammar, nullptr);
+  const std::string good = call("look" + argument("n", "7")), loose = call("loo" + argument("x-y", "a < b"));
+  for (const std::string& text :
+       {std::string(), std::string("why </think> 1 < 2 <tool"), good, "a" + good + "b " + loose, good + good,
+        "in <think> thought " + good, call("loo"), call("loo\n" + argument("a", ""))}) {
+    EXPECT_TRUE(takes(text)) << text;
+  }
+  for (const std::string& text :
+       {call("look"), call("look" + argument("n", "x")), call("look" + argument("m", "1")), call("other"),
+        std::string("<tool_call>"), "a " + call("look" + argument("n", "1") + argument("n", "2")),
+        call("loo k" + argument("a", "b"))}) {
+    EXPECT_FALSE(takes(text)) << text;
+  }
+  ASSERT_EQ(chat(tools + R"(,"tool_choice":"required")").status, 200);
+  EXPECT_FALSE(takes("</think>a")) << "nothing but calls";
+  ASSERT_EQ(chat(tools + R"(,"tool_choice":"none")").status, 200);
+  EXPECT_EQ(engine_->requests().back().grammar, nullptr);
+  const std::string odd = tool("odd", R"({"a":{"not":{}}}},"strict":true)");
+  expect_400(chat(R"("tools":[)" + strict + "," + odd + "]"), "tools[1].function.parameters.properties.a.not");
 }
 
 TEST_F(ToolsTest, ApiE37_NoneMeansNoCall) {
