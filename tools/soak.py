@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Load and hostility against a real server: many streams for minutes, random aborts, malformed and slow clients, kill -9.
 
-usage: tools/soak.py PLUMB MODEL [streams|aborts|hostile|kills]... [--short] [--count N] [--seconds S] [--flag=--x=y ...]
+usage: tools/soak.py PLUMB MODEL [streams|aborts|hostile|kills]... [--short] [--count N] [--seconds S] [--tokens N]
+       [--flag=--x=y ...]
 
 Without a name all four run. --short is what CI runs: the same with few repetitions. Each part prints its figures and fails
 when a request failed that should not have, a pool did not come back to where it started, or memory kept growing.
@@ -132,10 +133,10 @@ class Streams:
         await watching
 
 
-def part_streams(server, short, count, seconds):
-    count = count or (100 if short else 2000)
-    seconds = seconds or (5 if short else 600)
-    soak = Streams(server, count, seconds, 64)
+def part_streams(server, options):
+    count = options.count or (100 if options.short else 2000)
+    seconds = options.seconds or (5 if options.short else 600)
+    soak = Streams(server, count, seconds, options.tokens)
     begin = time.monotonic()
     asyncio.run(soak.run())
     lasted = time.monotonic() - begin
@@ -150,7 +151,7 @@ def part_streams(server, short, count, seconds):
         growth = percentile(late, .5) / percentile(warm, .5) - 1
         print(f"streams: resident memory {percentile(warm, .5) / 1e6:.0f} MB in the second quarter, "
               f"{percentile(late, .5) / 1e6:.0f} MB in the last ({growth * 100:+.1f} %)")
-        assert short or growth < 0.02, "memory grows"
+        assert options.short or growth < 0.02, "memory grows"
 
 
 def ask_whole(server, result):
@@ -158,9 +159,9 @@ def ask_whole(server, result):
     result.append((status, json.loads(text)["choices"][0]["text"] if status == 200 else text))
 
 
-def part_aborts(server, short, count, _seconds):
+def part_aborts(server, options):
     """Clients that leave at any moment, streamed or not, among others that must not notice."""
-    count = count or (200 if short else 10_000)
+    count = options.count or (200 if options.short else 10_000)
     right = []
     ask_whole(server, right)
     answers, left = [], []
@@ -215,7 +216,8 @@ def exchange(server, data, seconds=30, half_close=False):
         return got
 
 
-def part_hostile(server, short, _count, _seconds):
+def part_hostile(server, options):
+    short = options.short
     good = request_bytes("/v1/completions", {"prompt": "a", "max_tokens": 2}, "Connection: close\r\n")
     # Slow heads: a byte now and then, from many sockets, and the others are served meanwhile.
     slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100 if short else 1000)]
@@ -295,6 +297,7 @@ def main():
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--tokens", type=int, default=64, help="most that a stream asks for; it asks for half as many at least")
     parser.add_argument("--flag", action="append", default=[], help="of plumb serve, e.g. --flag=--max-running=128")
     options = parser.parse_args()
     parts = options.parts or ["streams", "aborts", "hostile", "kills"]
@@ -309,7 +312,7 @@ def main():
                 server = Quiet(options.plumb, options.model, "--queue", "8192", *flags)
                 server.wait_until_ready()
                 {"streams": part_streams, "aborts": part_aborts, "hostile": part_hostile}[name](
-                    server, options.short, options.count, options.seconds)
+                    server, options)
             passed += 1
         except Exception as error:  # noqa: BLE001: the other parts are still worth running
             failed += 1

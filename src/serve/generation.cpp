@@ -81,7 +81,7 @@ ResponseFacts Generation::response_facts() const {
 
 std::string Generation::answer_id() const {
   const std::string& request_id = exchange_->request().request_id;
-  const std::string id = request_id.starts_with("req-") ? request_id.substr(4) : request_id;
+  std::string id = request_id.starts_with("req-") ? request_id.substr(4) : request_id;
   switch (request_.endpoint) {
     case Endpoint::Chat:
       return "chatcmpl-" + id;
@@ -313,7 +313,7 @@ void Generation::on_end(Choice& choice, const TokenEvent& event) {
     if (choice.text.calls() > 0 && !choice.text.malformed_call()) end.finish_reason = "tool_calls";
   }
   end.malformed_call = choice.text.malformed_call();
-  finish_choice(choice, std::move(end));
+  finish_choice(choice, end);
 }
 
 void Generation::emit(Choice& choice) {
@@ -353,7 +353,7 @@ void Generation::finish_prompt(Choice& choice) {
   }
 }
 
-void Generation::finish_choice(Choice& choice, ChoiceEnd end) {
+void Generation::finish_choice(Choice& choice, const ChoiceEnd& end) {
   choice.done = true;
   choice.reason = end.finish_reason;
   --open_choices_;

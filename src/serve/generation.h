@@ -76,7 +76,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void on_token(Choice& choice, const TokenEvent& event);
   void on_end(Choice& choice, const TokenEvent& event);
   void emit(Choice& choice);
-  void finish_choice(Choice& choice, ChoiceEnd end);
+  void finish_choice(Choice& choice, const ChoiceEnd& end);
   void finish_prompt(Choice& choice);
   void finish();
   void fail(const ApiError& error);

@@ -25,10 +25,16 @@ void append_logprob(std::string& out, float value) {
   if (written.find_first_of(".e") == std::string_view::npos) out += ".0";
 }
 
+// Bytes of the character that begins with this one; 0: none does.
+size_t utf8_size(unsigned char lead) {
+  if (lead < 0x80) return 1;
+  if (lead < 0xc2 || lead >= 0xf5) return 0;
+  return lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+}
+
 bool valid_utf8(std::string_view bytes) {
   for (size_t i = 0; i < bytes.size();) {
-    const auto lead = static_cast<unsigned char>(bytes[i]);
-    const size_t size = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    const size_t size = utf8_size(static_cast<unsigned char>(bytes[i]));
     if (size == 0 || i + size > bytes.size()) return false;
     for (size_t k = 1; k < size; ++k)
       if ((static_cast<unsigned char>(bytes[i + k]) & 0xc0) != 0x80) return false;
@@ -321,6 +327,25 @@ std::string OpenAiWriter::failed(const ApiError& error) { return "data: " + erro
 
 // ---- whole ----
 
+void OpenAiWriter::append_message(std::string& out, const WholeChoice& choice) const {
+  out += ",\"message\":{\"role\":\"assistant\",";
+  const ChoiceDelta text{.reasoning = choice.text.reasoning};
+  append_message_text(out, text);
+  if (!text.reasoning.empty()) out += ',';
+  out += "\"content\":";
+  if (choice.text.content.empty() && !choice.text.calls.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, choice.text.content);
+  }
+  out += ",\"refusal\":null";
+  for (size_t k = 0; k < choice.text.calls.size(); ++k) {
+    out += k == 0 ? ",\"tool_calls\":[" : ",";
+    append_call(out, choice.index, choice.text.calls[k], /*streamed=*/false);
+  }
+  out += choice.text.calls.empty() ? "}" : "]}";
+}
+
 std::string OpenAiWriter::whole(const std::vector<WholeChoice>& choices, const UsageFacts& usage) {
   std::string out = head_;
   const bool chat = facts_.endpoint == Endpoint::Chat;
@@ -331,22 +356,7 @@ std::string OpenAiWriter::whole(const std::vector<WholeChoice>& choices, const U
     std::vector<LogprobEntry> entries = choice.prompt_logprobs;
     entries.insert(entries.end(), choice.text.logprobs.begin(), choice.text.logprobs.end());
     if (chat) {
-      out += ",\"message\":{\"role\":\"assistant\",";
-      ChoiceDelta text{.reasoning = choice.text.reasoning};
-      append_message_text(out, text);
-      if (!text.reasoning.empty()) out += ',';
-      out += "\"content\":";
-      if (choice.text.content.empty() && !choice.text.calls.empty()) {
-        out += "null";
-      } else {
-        append_json_string(out, choice.text.content);
-      }
-      out += ",\"refusal\":null";
-      for (size_t k = 0; k < choice.text.calls.size(); ++k) {
-        out += k == 0 ? ",\"tool_calls\":[" : ",";
-        append_call(out, choice.index, choice.text.calls[k], /*streamed=*/false);
-      }
-      out += choice.text.calls.empty() ? "}" : "]}";
+      append_message(out, choice);
     } else {
       out += ",\"text\":";
       append_json_string(out, choice.prompt_text + choice.text.content);

@@ -22,6 +22,7 @@ class OpenAiWriter final : public AnswerWriter {
   void open_choice(std::string& out, int index) const;
   void close_choice(std::string& out, std::string_view finish_reason, std::string_view extra) const;
   std::string ids_of(const ChoiceDelta& delta) const;
+  void append_message(std::string& out, const WholeChoice& choice) const;
   void append_text_delta(std::string& out, int index, const ChoiceDelta& delta, int64_t& text_offset) const;
   void append_call(std::string& out, int choice, const CallDelta& call, bool streamed) const;
   static std::string end_extra(const ChoiceEnd& end);

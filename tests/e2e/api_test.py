@@ -96,6 +96,37 @@ def completions_echo_and_score(server):
     assert json.loads(scored[2])["choices"][0]["text"] == body["prompt"], scored
 
 
+def excluded_tokens_have_the_lowest_logprob_in_valid_json(server):
+    """No infinity in the JSON where most tokens are excluded: the best token alone, a schema, a scored prompt."""
+    def no_constant(name):
+        raise AssertionError(f"{name} is no JSON")
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 22]}}, "required": ["n"], "additionalProperties": False}
+    for fields in ({"top_k": 1, "temperature": 1}, {"guided_json": schema, "temperature": 1, "seed": 3}, {"guided_choice": ["zebra", "quartz"]}):
+        body = {"messages": QUESTION, "logprobs": True, "top_logprobs": 20, "max_tokens": 40, **PLAIN, **fields}
+        status, _, text = server.request("POST", "/v1/chat/completions", body)
+        entries = json.loads(text, parse_constant=no_constant)["choices"][0]["logprobs"]["content"]
+        assert status == 200 and entries, text
+        assert all(-9999 <= top["logprob"] <= 0 for entry in entries for top in [entry, *entry["top_logprobs"]]), text
+    body = {"prompt": "zq \U0001f600 <|user|>", "max_tokens": 3, "echo": True, "logprobs": 20, "top_k": 1, "guided_regex": "zz+"}
+    status, _, text = server.request("POST", "/v1/completions", body)
+    values = json.loads(text, parse_constant=no_constant)["choices"][0]["logprobs"]["token_logprobs"]
+    assert status == 200 and values[0] is None and all(-9999 <= value <= 0 for value in values[1:]), text
+
+
+def the_template_switches_thinking(server):
+    def prompt(**fields):
+        return json.loads(server.request("POST", "/apply-template", {"messages": QUESTION, **fields})[2])["prompt"]
+    on, off = prompt(), prompt(chat_template_kwargs={"enable_thinking": False})
+    assert on.endswith("<|assistant|><think>") and off.endswith("<|assistant|></think>"), (on, off)
+    assert prompt(chat_template_kwargs={"enable_thinking": True}) == prompt(chat_template_kwargs={"unknown": 1}) == on
+    assert prompt(reasoning_effort="none") == off
+    for fields in ({}, {"enable_thinking": True}, {"unknown": 1}):
+        message = chat(server, chat_template_kwargs=fields)[1]["choices"][0]["message"]
+        assert message["content"] == "4" and message["reasoning_content"], message
+    message = chat(server, **PLAIN)[1]["choices"][0]["message"]
+    assert message["content"] == "4" and not message.get("reasoning_content"), message
+
+
 def errors_are_the_callers(server):
     status, error = chat(server, top_logprobs=1000000, logprobs=True)
     assert status == 400 and error["error"]["param"] == "top_logprobs", error
@@ -153,7 +184,8 @@ def a_running_stream_survives_a_drain(server):
 
 
 TESTS = [answers_the_question, streamed_equals_whole, greedy_logprobs_report_the_best, a_seed_repeats_its_draw,
-         completions_echo_and_score, errors_are_the_callers, tokenize_and_back, leaving_clients_stop_the_work,
+         completions_echo_and_score, excluded_tokens_have_the_lowest_logprob_in_valid_json, the_template_switches_thinking,
+         errors_are_the_callers, tokenize_and_back, leaving_clients_stop_the_work,
          sixty_four_at_once_equal_one_alone, a_running_stream_survives_a_drain]
 
 if __name__ == "__main__":
