@@ -53,6 +53,24 @@ bool CodePoints::contains(char32_t c) const {
   return std::any_of(ranges_.begin(), ranges_.end(), [c](const Range& r) { return r.first <= c && c <= r.second; });
 }
 
+namespace {
+
+constexpr size_t kMaxCopied = 64;
+
+// Bytes and nodes.
+size_t weight(const Expr& expr) {
+  size_t sum = 1 + expr.bytes.size();
+  for (const Expr& part : expr.parts) sum += weight(part);
+  return sum;
+}
+
+}  // namespace
+
+Expr Rules::shared(const std::string& name, Expr body) {
+  if (weight(body) <= kMaxCopied) return body;
+  return rule(add(name, std::move(body)));
+}
+
 Expr text(std::string_view bytes) { return {.kind = Expr::Kind::Bytes, .bytes = std::string(bytes)}; }
 Expr chars(CodePoints set) { return {.kind = Expr::Kind::Class, .set = std::move(set)}; }
 Expr json_chars(CodePoints set) { return {.kind = Expr::Kind::JsonChar, .set = std::move(set)}; }

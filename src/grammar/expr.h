@@ -78,6 +78,9 @@ struct Rules {
     bodies.push_back(std::move(body));
     return static_cast<int>(bodies.size()) - 1;
   }
+  // What is to be written more than once: itself when it is small, else a call of a new rule, or what holds others
+  // that hold others would double at each level.
+  Expr shared(const std::string& name, Expr body);
 };
 
 }  // namespace plumb::grammar

@@ -358,7 +358,7 @@ class Compiler {
     const int fixed = static_cast<int>(leading.size());
     const Json items = flat.value("items", Json(true));
     if (items.is_array()) return fail(path, "items", "is a list; write prefixItems");
-    const Expr item = items == false ? choice({}) : value(items, join(path, "items"), depth + 1);
+    const Expr item = items == false ? choice({}) : rules_.shared(path, value(items, join(path, "items"), depth + 1));
     const int more = max < 0 ? -1 : std::max(0, max - fixed);
     Expr tail = items == false && min <= fixed ? text("") : separated(item, std::max(0, min - fixed), more, fixed > 0);
     // Leading items from `min` on may be left out, and with each all that follow.
@@ -396,13 +396,13 @@ class Compiler {
     if (const Json* list = get(flat, path, "properties", &Json::is_object, "object"); list != nullptr) {
       for (const auto& [name, schema] : list->items()) {
         const std::string where = join(join(path, "properties"), name);
-        named.push_back({name, value(schema, where, depth + 1), required.contains(name)});
+        named.push_back({name, rules_.shared(where, value(schema, where, depth + 1)), required.contains(name)});
         required.erase(name);
       }
     }
     const Json others = extra.is_null() ? Json(true) : extra;
-    const Expr other_value =
-        others == false ? choice({}) : value(others, join(path, "additionalProperties"), depth + 1);
+    const Expr any = others == false ? choice({}) : value(others, join(path, "additionalProperties"), depth + 1);
+    const Expr other_value = rules_.shared(path, any);
     for (const std::string& name : required) named.push_back({name, other_value, true});
     return braces(members(flat, path, depth, named, extra.is_null() ? named.empty() : others != false, other_value));
   }

@@ -158,6 +158,25 @@ TEST(JsonSchema, NumbersKeepTheirBounds) {
                   {"999999", "-1000000"});
 }
 
+// Items and members are written more than once in the rules; what they hold must not be.
+TEST(JsonSchema, DepthTakesItsStatesOnce) {
+  const auto repeated = [](std::string_view text, int times) {
+    std::string out;
+    for (int i = 0; i < times; ++i) out += text;
+    return out;
+  };
+  constexpr int kDepth = 40;
+  const std::string arrays =
+      repeated(R"({"type":"array","items":)", kDepth) + R"({"type":"integer"})" + repeated("}", kDepth);
+  expect_language(Kind::JsonSchema, arrays, {repeated("[", kDepth) + "7" + repeated("]", kDepth), "[[], []]", "[]"},
+                  {"7", "[7]", repeated("[", kDepth) + "[]" + repeated("]", kDepth)});
+  const std::string objects =
+      repeated(R"({"type":"object","properties":{"a":)", kDepth) + R"({"type":"integer"})" + repeated("}}", kDepth);
+  expect_language(Kind::JsonSchema, objects,
+                  {repeated(R"({"a":)", kDepth) + "7" + repeated("}", kDepth), R"({"a":{}})", "{}"},
+                  {"7", R"({"a":7})", R"({"b":{}})"});
+}
+
 TEST(JsonSchema, RefusesWithThePath) {
   EXPECT_EQ(refusal(Kind::JsonSchema, R"({"type":"object","properties":{"a":{"not":{}}}})"),
             "properties.a.not: this keyword is not offered");
