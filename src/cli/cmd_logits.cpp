@@ -9,11 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/hash.h"
 #include "checkpoint/model_source.h"
 #include "checkpoint/safetensors.h"
 #include "cli/cli.h"
 #include "cli/fault_options.h"
 #include "cli/model_options.h"
+#include "cli/ranks.h"
 #include "cli/token_input.h"
 #include "model/runner.h"
 #include "model/tap_recorder.h"
@@ -24,6 +26,7 @@ namespace {
 
 struct LogitsCommand {
   ModelOptions model{};
+  RankFlags ranks{};
   std::string ids_file{};
   std::string prompt{};
   std::string out{};
@@ -104,15 +107,22 @@ Status check_out(const std::filesystem::path& out) {
   return Ok{};
 }
 
-Status run(LogitsCommand& command, const CliContext& context) {
+Status run(LogitsCommand& command, const CliContext& context, int& exit_code) {
   PLUMB_TRY_STATUS(check_out(command.out));
   PLUMB_TRY_STATUS(finish_model_options(command.model, context));
+  PLUMB_TRY(RankGroup group, join_ranks(command.model, command.ranks, context));
+  if (group.ended) {
+    exit_code = *group.ended;
+    return Ok{};
+  }
   PLUMB_TRY(const ModelSource source, resolve_model(command.model.model, context.hf_home));
   PLUMB_TRY(const std::vector<int32_t> ids, input_ids(command, source.folder));
   const Registry registry = make_registry();
   LoadBar bar;
   RunnerOptions options{.plan = command.model.plan, .threads = command.model.threads};
-  options.load.progress = [&bar](const LoadProgress& progress) { bar.update(progress); };
+  if (!group.follows()) options.load.progress = [&bar](const LoadProgress& progress) { bar.update(progress); };
+  options.ranks_here = group.ranks_here;
+  options.comm = group.comm.get();
   options.loaded = fault_planter(command.model, registry);
   options.plan.max_rows = std::min(command.chunk, static_cast<int>(ids.size()));
   options.plan.max_sequences = 1;
@@ -122,10 +132,18 @@ Status run(LogitsCommand& command, const CliContext& context) {
   if (options.plan.max_context == 0) options.plan.max_context = static_cast<int>(ids.size());
   PLUMB_TRY(const std::unique_ptr<ModelRunner> runner, ModelRunner::open(source.folder, registry, options));
   bar.finish();
+  PLUMB_TRY_STATUS(agree(group, "plan", runner->planned().plan.fingerprint()));
+  PLUMB_TRY_STATUS(agree(group, "checkpoint", Hash64().add(runner->model().opened.checkpoint->identity_hash()).hex()));
+  if (group.follows()) {
+    const Status ended = runner->forward_state().link->follow(runner->forward_state());
+    if (!ended) exit_code = end_follower(group, ended.error());
+    return Ok{};
+  }
   const std::vector<std::string> wanted = split_names(command.taps);
   TapRecorder taps(wanted);
   if (!wanted.empty()) taps.attach(runner->executor());
   PLUMB_TRY(const std::vector<float> logits, runner->feed(ids, static_cast<int64_t>(ids.size())));
+  if (group.comm) runner->forward_state().link->finish();
   PLUMB_TRY_STATUS(check_taps(wanted, taps));
   PLUMB_TRY_STATUS(write_result(command, ids, logits, taps, runner->planned()));
   const auto vocab = static_cast<size_t>(runner->config().vocab_size);
@@ -140,6 +158,7 @@ void add_logits_command(CLI::App& app, CliContext& context, int& exit_code) {
   auto command = std::make_shared<LogitsCommand>();
   CLI::App* sub = app.add_subcommand("logits", "Write float32 logits of every position, and intermediates by name");
   add_model_options(*sub, command->model);
+  add_rank_options(*sub, command->model, command->ranks);
   auto* ids = sub->add_option("--ids", command->ids_file, "File with token ids: a JSON list or plain numbers");
   auto* prompt = sub->add_option("--prompt", command->prompt, "Text to tokenise, taken as it is: no chat template");
   ids->excludes(prompt);
@@ -147,7 +166,7 @@ void add_logits_command(CLI::App& app, CliContext& context, int& exit_code) {
   sub->add_option("--taps", command->taps, "Intermediates to write: all, or names separated by commas");
   sub->add_option("--chunk", command->chunk, "Rows of one step")->check(CLI::Range(1, 65536));
   sub->callback([command, &context, &exit_code] {
-    if (Status status = run(*command, context); !status) exit_code = report(status.error());
+    if (Status status = run(*command, context, exit_code); !status) exit_code = report(status.error());
   });
 }
 

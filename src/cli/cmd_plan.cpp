@@ -47,7 +47,8 @@ Result<OpenedModel> find_model(const PlanCommand& command, const CliContext& con
 
 Status run(PlanCommand& command, const CliContext& context) {
   PLUMB_TRY_STATUS(finish_service_options(command.model, command.engine, context));
-  PLUMB_TRY(const DeviceInfo device, find_planned_device(command.device, command.model.plan));
+  PLUMB_TRY(DeviceInfo device, find_planned_device(command.device, command.model.plan));
+  if (!device.is_gpu()) device.memory_bytes /= command.model.plan.tp;  // one machine's, which all ranks share
   PLUMB_TRY(OpenedModel model, find_model(command, context));
   const Registry registry = make_registry();
   PLUMB_TRY(PlannedModel planned, plan_opened(model, registry, device, command.model.plan));

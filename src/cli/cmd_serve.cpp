@@ -17,6 +17,7 @@
 #include "cli/configuration.h"
 #include "cli/crash_report.h"
 #include "cli/guard_flags.h"
+#include "cli/ranks.h"
 #include "cli/serve_options.h"
 #include "cli/service.h"
 #include "cli/verification.h"
@@ -31,6 +32,7 @@ struct ServeCommand {
   EngineFlags engine{};
   GuardFlags guard{};
   VerifyFlags verify{};
+  RankFlags ranks{};
   ServeFlags serve{};
   std::string configuration{};  // as --print-config shows it
 };
@@ -97,11 +99,11 @@ class StopSignals {
   std::atomic<bool> serving_{false};
 };
 
-// Until a signal says to end. Meanwhile looks after the engine: a step that hangs is reported and, if it goes on, ends
-// the process, so that a supervisor starts another.
+// Until a signal says to end, or a rank is lost. Meanwhile looks after the engine: a step that hangs is reported and,
+// if it goes on, ends the process, so that a supervisor starts another.
 void wait_for_signal(StopSignals& signals, const Engine& engine, const ServeFlags& flags) {
   Watchdog watchdog(flags.stuck_exit_ms);
-  while (!signals.wait_for(std::chrono::milliseconds(250))) {
+  while (!signals.wait_for(std::chrono::milliseconds(250)) && !engine.lost_rank()) {
     const Watchdog::Action action = watchdog.look(engine.alive(), Watchdog::Clock::now());
     if (action == Watchdog::Action::Report) log_error("a step takes far longer than its size explains: not ready");
     if (action == Watchdog::Action::Recovered) log_warn("the step has ended: ready again");
@@ -138,9 +140,25 @@ Status verify(const VerifyFlags& flags, const Service& service, const Forward& f
   return receipt.to_error();
 }
 
-Status serve(ServeCommand& command, const CliContext& context) {
+// A rank that follows: no requests and no HTTP, only what rank 0 says.
+int follow(ServeCommand& command, const CliContext& context, RankGroup& group) {
+  Result<std::unique_ptr<Service>> service = start_service(command.model, command.engine, context, {.group = &group});
+  if (!service) return end_follower(group, service.error());
+  Forward forward = (*service)->instance->forward();
+  const Status ended = forward.link->follow(forward);
+  return ended ? 0 : end_follower(group, ended.error());
+}
+
+// A rank has been lost: requests have been answered with an error, and whatever supervises this process starts another.
+Status end_with_lost_rank(const Engine& engine, Server& server) {
+  constexpr int64_t kToAnswerMs = 1500;
+  server.set_state(ServerState::Failed);
+  server.drain(kToAnswerMs);
+  return *engine.lost_rank();
+}
+
+Status serve(ServeCommand& command, const CliContext& context, RankGroup& group) {
   ServeFlags& flags = command.serve;
-  PLUMB_TRY_STATUS(finish_serve_options(flags));
   static StopSignals& signals = *new StopSignals;
   std::signal(SIGPIPE, SIG_IGN);
 
@@ -154,10 +172,14 @@ Status serve(ServeCommand& command, const CliContext& context) {
            command.model.model);
   PLUMB_TRY(const GuardOptions guard, guard_options(command.guard));
   PLUMB_TRY(const std::unique_ptr<Service> service,
-            start_service(command.model, command.engine, context, guard,
-                          [&](const Service& s, const Forward& forward, const EngineOptions& options) {
-                            return verify(command.verify, s, forward, options, server);
-                          }));
+            start_service(command.model, command.engine, context,
+                          {.guard = guard,
+                           .before_engine =
+                               [&](const Service& s, const Forward& forward, const EngineOptions& options) {
+                                 return verify(command.verify, s, forward, options, server);
+                               },
+                           .group = &group}));
+  RankLink* const link = service->instance->link.get();
   for (const std::string& note : service->model().planned.plan.notes) log_info("plan: " + note);
   for (const Warning& warning : service->model().planned.plan.warnings)
     log_warn("plan: " + warning.verdict + ": " + warning.text);
@@ -170,9 +192,24 @@ Status serve(ServeCommand& command, const CliContext& context) {
            ", context " + std::to_string(service->engine->max_context()) + " tokens, " +
            (command.verify.level == "off" ? "unverified" : "verified (" + command.verify.level + ")"));
   wait_for_signal(signals, *service->engine, flags);
+  if (service->engine->lost_rank()) return end_with_lost_rank(*service->engine, server);
   log_info("draining: no new requests, running ones have " + std::to_string(flags.drain_ms) + " ms");
   server.drain(flags.drain_ms);
+  service->engine.reset();
+  if (link != nullptr) link->finish();
   log_info("stopped");
+  return Ok{};
+}
+
+Status serve_or_follow(ServeCommand& command, const CliContext& context, int& exit_code) {
+  PLUMB_TRY_STATUS(finish_serve_options(command.serve));
+  PLUMB_TRY(RankGroup group, join_ranks(command.model, command.ranks, context));
+  if (group.ended)
+    exit_code = *group.ended;
+  else if (group.follows())
+    exit_code = follow(command, context, group);
+  else
+    return serve(command, context, group);
   return Ok{};
 }
 
@@ -185,10 +222,11 @@ void add_serve_command(CLI::App& app, CliContext& context, int& exit_code) {
   add_engine_options(*sub, command->model, command->engine);
   add_guard_options(*sub, command->guard);
   add_verify_options(*sub, command->verify);
+  add_rank_options(*sub, command->model, command->ranks);
   add_serve_options(*sub, command->serve);
   sub->callback([sub, command, &context, &exit_code] {
     command->configuration = configuration_text(*sub, context);
-    if (Status status = serve(*command, context); !status) exit_code = report(status.error());
+    if (Status status = serve_or_follow(*command, context, exit_code); !status) exit_code = report(status.error());
   });
 }
 

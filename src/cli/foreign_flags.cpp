@@ -32,7 +32,8 @@ constexpr std::string_view kNoRemote = "no code of a checkpoint is ever run: the
 constexpr std::string_view kNoGraphs =
     "steps on a GPU are always replayed as graphs, on a CPU there are none: the flag has nothing to act on";
 constexpr std::string_view kNoReduce = "there is no all-reduce to choose or fuse: the flag has nothing to act on";
-constexpr std::string_view kOneEach = "ranks divide a model by tensor parallelism alone: --tp N";
+constexpr std::string_view kOneEach =
+    "ranks divide a model by tensor parallelism, --tp N, and experts whole with --expert-parallel";
 constexpr std::string_view kOwnConfig = "the checkpoint's config.json is what is run; change a copy of it";
 constexpr std::string_view kNoTuning = "there is nothing of the kind to tune";
 constexpr std::string_view kKernel = "kernels are chosen by contract and pinned by our names";
@@ -99,8 +100,8 @@ constexpr Rule kRules[] = {
     {"--ep", Do::Values, "1", kOneEach},
     {"--decode-context-parallel-size", Do::Values, "1", kOneEach},
     {"--nnodes", Do::Values, "1", kOneEach},
-    {"--enable-expert-parallel", Do::RefuseOn, "", kOneEach},
-    {"--enable-ep-moe", Do::RefuseOn, "", kOneEach},
+    {"--enable-expert-parallel", Do::Switch, "--expert-parallel", ""},
+    {"--enable-ep-moe", Do::Switch, "--expert-parallel", ""},
     {"--enable-dp-attention", Do::RefuseOn, "", kOneEach},
     {"--enable-dp-lm-head", Do::RefuseOn, "", kOneEach},
     {"--speculative-eagle-topk", Do::Values, "1", "a round drafts one chain of tokens"},

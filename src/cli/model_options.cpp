@@ -41,8 +41,9 @@ void add_model_options(CLI::App& command, ModelOptions& o) {
   add(command.add_flag("--deterministic", p.deterministic, "Only kernels whose bits never depend on the batch"));
   add(command.add_option("--context", p.max_context, "Longest sequence in tokens; 0: the model's, or what fits"));
   add(command.add_option("--pages", p.pages, "KV pages of 64 tokens; 0: enough for the sequences, or what fits"));
-  add(command.add_option("--tp", p.tp, "Devices that share the model by tensor parallelism")
-          ->check(CLI::Range(1, 1024)));
+  add(command.add_option("--tp", p.tp, "Ranks that share the model by tensor parallelism")->check(CLI::Range(1, 1024)));
+  add(command.add_flag("--expert-parallel", p.ep,
+                       "With --tp: each rank holds whole routed experts, not a slice of each"));
   add(command.add_option("--memory-fraction", p.memory_fraction, "Share of a device's memory that may be planned"));
   add(command.add_option(
       "--quantization", p.quantization,

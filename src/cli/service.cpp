@@ -13,6 +13,11 @@
 namespace plumb {
 namespace {
 
+// Every so many steps the ranks compare the bits of what they compute alike, while they serve.
+constexpr int kWatchedSteps = 64;
+// Between ranks during the checks: a rank's first steps bring its weights into memory, from a disk that may be slow.
+constexpr int kFirstStepsMs = 600'000;
+
 // Speculation needs the MTP layer; without it the layer is not loaded.
 Status choose_speculation(ModelOptions& options, const EngineFlags& flags) {
   ModelPlanOptions& plan = options.plan;
@@ -83,28 +88,52 @@ Status read_texts(Service& service) {
   return Ok{};
 }
 
-Status load_weights(Service& service, ModelOptions& options) {
+Status load_weights(Service& service, ModelOptions& options, const RankGroup* group) {
   LoadBar bar;
   InstanceOptions instance{.plan = options.plan};
   instance.loaded = fault_planter(options, service.registry);
-  instance.load.progress = [&bar](const LoadProgress& p) { bar.update(p); };
+  const bool follows = group != nullptr && group->follows();
+  if (!follows) instance.load.progress = [&bar](const LoadProgress& p) { bar.update(p); };
+  if (group != nullptr) {
+    instance.ranks_here = group->ranks_here;
+    instance.comm = group->comm.get();
+  }
   PLUMB_TRY(service.instance, open_instance(service.source.folder, service.registry, *service.pool, instance));
   bar.finish();
+  if (follows) return Ok{};
   for (const std::string& warning : service.model().opened.checkpoint->warnings()) log_warn(warning);
   return Ok{};
 }
 
-Status start_engine(Service& service, const EngineFlags& flags, const GuardOptions& guard,
-                    const BeforeEngine& before_engine) {
+// What would make ranks compute different things.
+Status compare_ranks(const Service& service, RankGroup& group) {
+  PLUMB_TRY_STATUS(agree(group, "checkpoint", service.checkpoint_id()));
+  return agree(group, "plan", service.model().planned.plan.fingerprint());
+}
+
+Status start_engine(Service& service, const EngineFlags& flags, const ServiceOptions& with) {
   EngineOptions options = engine_options(flags, service.model().planned.max_context);
   // Rows of the embedding beyond the tokenizer's ids are padding and must never be drawn.
   options.vocab_size = std::min(service.model().config().vocab_size, service.tokenizer->vocab_size());
-  options.guard = guard;
+  options.guard = with.guard;
   options.guard.registry = &service.registry;
   options.guard.origin = {
       .build = build_id(), .checkpoint = service.checkpoint_id(), .plan = service.model().planned.plan.fingerprint()};
   const Forward forward = service.instance->forward();
-  if (before_engine) PLUMB_TRY_STATUS(before_engine(service, forward, options));
+  RankLink* const link = forward.link;
+  if (link != nullptr) {
+    options.rank_timeout_ms = kFirstStepsMs;
+    link->watch_every(1);  // every step of the checks
+  }
+  if (with.before_engine) {
+    Status checked = with.before_engine(service, forward, options);
+    if (link != nullptr && link->failed()) return *link->comm().failure();  // whatever the checks made of it
+    PLUMB_TRY_STATUS(std::move(checked));
+  }
+  if (link != nullptr) {
+    options.rank_timeout_ms = with.group->timeout_ms;
+    link->watch_every(kWatchedSteps);
+  }
   PLUMB_TRY(service.engine, Engine::start(forward, options));
   return Ok{};
 }
@@ -177,22 +206,25 @@ Status finish_service_options(ModelOptions& options, const EngineFlags& flags, c
 }
 
 Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
-                                               const CliContext& context, const GuardOptions& guard,
-                                               const BeforeEngine& before_engine) {
+                                               const CliContext& context, const ServiceOptions& with) {
   PLUMB_TRY_STATUS(finish_service_options(options, flags, context));
   auto service = std::make_unique<Service>();
   PLUMB_TRY(service->source, resolve_model(options.model, context.hf_home));
   PLUMB_TRY_STATUS(read_texts(*service));
   service->registry = make_registry();
   service->pool = std::make_unique<ThreadPool>(options.threads);
-  PLUMB_TRY_STATUS(load_weights(*service, options));
+  PLUMB_TRY_STATUS(load_weights(*service, options, with.group));
   add_engine_flags(options, flags, service->instance->model->planned.plan);
   service->eos_ids.assign(service->model().config().eos_token_ids.begin(),
                           service->model().config().eos_token_ids.end());
   for (const int id : service->generation.eos_token_ids)
     if (std::find(service->eos_ids.begin(), service->eos_ids.end(), id) == service->eos_ids.end())
       service->eos_ids.push_back(id);
-  PLUMB_TRY_STATUS(start_engine(*service, flags, guard, before_engine));
+  if (with.group != nullptr) {
+    PLUMB_TRY_STATUS(compare_ranks(*service, *with.group));
+    if (with.group->follows()) return service;
+  }
+  PLUMB_TRY_STATUS(start_engine(*service, flags, with));
   return service;
 }
 

@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/model_source.h"
 #include "cli/model_options.h"
+#include "cli/ranks.h"
 #include "engine/engine.h"
 #include "model/instance.h"
 #include "text/chat_template.h"
@@ -41,8 +42,8 @@ struct Service {
   GenerationConfig generation{};
   std::optional<Tokenizer> tokenizer{};
   std::optional<ChatTemplate> chat_template{};
-  std::vector<int32_t> eos_ids{};  // of config.json and generation_config.json
-  std::unique_ptr<Engine> engine{};
+  std::vector<int32_t> eos_ids{};    // of config.json and generation_config.json
+  std::unique_ptr<Engine> engine{};  // none in a rank that follows
 
   const LoadedModel& model() const { return *instance->model; }
   // Of checkpoint, plan and build: 16 hex digits, in every answer's system_fingerprint.
@@ -55,9 +56,12 @@ struct Service {
 // Called when all is loaded and the engine is about to start on it; an Error ends the start.
 using BeforeEngine =
     std::function<Status(const Service& service, const Forward& forward, const EngineOptions& options)>;
-// `guard`: captures name their origin by themselves.
+struct ServiceOptions {
+  GuardOptions guard{};  // captures name their origin by themselves
+  BeforeEngine before_engine{};
+  RankGroup* group = nullptr;  // of ranks that share the model; those that follow get no engine
+};
 Result<std::unique_ptr<Service>> start_service(ModelOptions& options, const EngineFlags& flags,
-                                               const CliContext& context, const GuardOptions& guard = {},
-                                               const BeforeEngine& before_engine = {});
+                                               const CliContext& context, const ServiceOptions& with = {});
 
 }  // namespace plumb

@@ -20,6 +20,7 @@ Status Communicator::exchange(std::span<const Out> out, std::span<const In> in) 
 void Communicator::fail(Error error) {
   if (failure_) return;
   failure_ = std::move(error);
+  failed_ = true;
   tell_failure(failure_->what + (failure_->why.empty() ? "" : ": " + failure_->why));
 }
 

@@ -2,6 +2,7 @@
 // transport implements; collectives.h builds the rest on it, so that sums are the same bits whatever carries them.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +40,9 @@ class Communicator {
   void set_deadline(Milliseconds deadline) { deadline_ = deadline; }
   Milliseconds deadline() const { return deadline_; }
 
-  const std::optional<Error>& failure() const { return failure_; }
+  const std::optional<Error>& failure() const { return failure_; }  // for the caller of exchange()
+  bool failed() const { return failed_; }                           // for any thread
+  const std::atomic<bool>& failed_flag() const { return failed_; }
   // Fails from here on, and tells the others why, as far as they can still be reached.
   void fail(Error error);
 
@@ -64,6 +67,7 @@ class Communicator {
   const int rank_, size_;
   Milliseconds deadline_{0};
   std::optional<Error> failure_{};
+  std::atomic<bool> failed_{false};
   std::vector<std::string> names_;
   std::vector<std::byte> scratch_{};
   uint64_t exchanges_ = 0, bytes_sent_ = 0, waited_ns_ = 0;

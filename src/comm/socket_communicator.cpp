@@ -45,6 +45,10 @@ SocketCommunicator::SocketCommunicator(int rank, std::vector<Socket> links, std:
   for (size_t p = 0; p < links.size(); ++p) links_[p].socket = std::move(links[p]);
 }
 
+SocketCommunicator::~SocketCommunicator() {
+  if (!failure()) tell_all(Frame::Goodbye, {});
+}
+
 void SocketCommunicator::begin(std::span<const Out> out, std::span<const In> in) {
   ++sequence_;
   for (size_t p = 0; p < links_.size(); ++p) {
@@ -140,6 +144,7 @@ Status SocketCommunicator::check_header(int rank, Link& link) {
   if (header.magic != Header{}.magic)
     return Error{Code::Peer, name_of(rank) + " sends something that is no message of a rank", "", {}};
   if (header.frame == Frame::Failure) return failure_of(rank, link, header.bytes);
+  if (header.frame == Frame::Goodbye) return Error{Code::Peer, name_of(rank) + " has ended", "", {}};
   if (header.sequence != sequence_ || header.bytes != link.in_data.size())
     return Error{Code::Internal,
                  name_of(rank) + " and " + name_of(this->rank()) + " are not in step",
@@ -188,10 +193,12 @@ Error SocketCommunicator::overdue() const {
   return missing(silent, "no answer within " + std::to_string(deadline().count()) + " ms");
 }
 
-void SocketCommunicator::tell_failure(const std::string& text) {
+void SocketCommunicator::tell_failure(const std::string& text) { tell_all(Frame::Failure, text); }
+
+void SocketCommunicator::tell_all(Frame frame, const std::string& text) {
   for (Link& link : links_) {
     if (!link.socket || (link.out.pending() && link.out.done > 0)) continue;  // no frame inside a frame
-    Header header{.frame = Frame::Failure, .sequence = sequence_, .bytes = text.size()};
+    Header header{.frame = frame, .sequence = sequence_, .bytes = text.size()};
     std::string message(reinterpret_cast<const char*>(&header), sizeof header);
     message += text;
     send(link.socket.fd(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);

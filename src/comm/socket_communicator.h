@@ -33,10 +33,12 @@ class SocketCommunicator final : public Communicator {
  public:
   // links[p] leads to rank p; the one at `rank` is empty. `kind` names the transport.
   SocketCommunicator(int rank, std::vector<Socket> links, std::string kind = "sockets");
+  // Says goodbye, so that ranks that are not done yet can tell it from an accident.
+  ~SocketCommunicator() override;
   std::string transport() const override { return kind_; }
 
  private:
-  enum class Frame : uint32_t { Data = 1, Failure = 2 };
+  enum class Frame : uint32_t { Data = 1, Failure = 2, Goodbye = 3 };
   struct Header {
     uint32_t magic = 0x6b6c7072;  // "rplk"
     Frame frame = Frame::Data;
@@ -58,6 +60,7 @@ class SocketCommunicator final : public Communicator {
 
   Status do_exchange(std::span<const Out> out, std::span<const In> in) override;
   void tell_failure(const std::string& text) override;
+  void tell_all(Frame frame, const std::string& text);
   void begin(std::span<const Out> out, std::span<const In> in);
   Result<bool> progress();  // true: all is done
   Status send_some(int rank, Link& link);

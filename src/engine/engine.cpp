@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/invariants.h"
+#include "model/rank_link.h"
 
 namespace plumb {
 
@@ -93,6 +94,10 @@ Status Engine::submit(GenerateRequest request, std::shared_ptr<TokenStream> stre
   PLUMB_TRY_STATUS(check_request(request, forward_.config, max_context_));
   // Counted before the look at draining_, so drain() can't miss a request that is on its way in.
   const int64_t before = unfinished_.fetch_add(1);
+  if (lost_) {
+    unfinished_.fetch_sub(1);
+    return *lost_why_;
+  }
   if (draining_) {
     unfinished_.fetch_sub(1);
     return Error{Code::Environment, "the engine takes no new requests", "it is draining", {"another server"}};
@@ -129,7 +134,7 @@ EngineStats Engine::stats() const {
           .guard = guard_.stats()};
 }
 
-bool Engine::alive() const { return !clock_.overdue(now_us()); }
+bool Engine::alive() const { return !lost_ && !clock_.overdue(now_us()); }
 
 void Engine::drain(int64_t timeout_ms) {
   draining_ = true;
@@ -141,10 +146,12 @@ void Engine::drain(int64_t timeout_ms) {
 }
 
 void Engine::loop() {
+  watch_ranks(true);
   while (true) {
     if (sequences_.empty()) {
-      if (stop_ && unfinished_ == 0) return;
-      inbox_.wait_pop_all(arrivals_, std::chrono::seconds(1));
+      if (stop_ && unfinished_ == 0) return watch_ranks(false);
+      inbox_.wait_pop_all(arrivals_, kIdle);
+      if (arrivals_.empty() && forward_.link != nullptr) forward_.link->beat();
     } else {
       inbox_.pop_all(arrivals_);
     }
@@ -152,7 +159,8 @@ void Engine::loop() {
     take_arrivals();
     drop_unwanted();
     end_drifted();
-    if (!sequences_.empty()) step();
+    if (!sequences_.empty() && !lost_) step();
+    if (ranks_failed()) end_all_lost();
     publish();
     wake_streams();
   }
@@ -213,6 +221,7 @@ void Engine::step() {
   const StepInput& input = builder_.build(batch_.items);
   guard_.begin_step(counts_.steps + 1, batch_.rows, [this](int row) { return owner_of(row); });
   const StepOutput output = forward(forward_, input);
+  if (ranks_failed()) return;  // nothing that came out is to be believed
   ++counts_.steps;
   if (options_.observer) {
     options_.observer({.number = counts_.steps, .items = batch_.items, .input = input, .output = output});

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -36,6 +38,8 @@ class Engine final : public EngineApi {
   int max_context() const override { return max_context_; }
   bool alive() const override;
   void drain(int64_t timeout_ms) override;
+  // Why the ranks that share the model can't go on; every request has then ended with it. Null: they can.
+  const Error* lost_rank() const { return lost_ ? &*lost_why_ : nullptr; }
 
  private:
   struct Submission {
@@ -72,6 +76,10 @@ class Engine final : public EngineApi {
   void end_drifted();
   void share_pages(Sequence& sequence);
   void end_settled(const BatchItem& item);
+  static constexpr std::chrono::seconds kIdle{1};  // between two looks while there is nothing to do
+  bool ranks_failed() const;
+  void end_all_lost();
+  void watch_ranks(bool watch);
   void wipe_quarantine();
   void finish(Sequence& sequence, TokenEvent last);
   void push(Sequence& sequence, TokenEvent event);
@@ -87,6 +95,8 @@ class Engine final : public EngineApi {
   BoundedQueue<Submission> inbox_;
   std::atomic<int64_t> unfinished_{0};  // accepted requests without a terminal answer
   std::atomic<bool> draining_{false}, abort_all_{false}, stop_{false};
+  std::optional<Error> lost_why_{};  // written before lost_ is set
+  std::atomic<bool> lost_{false};
   StepClock clock_;
   SharedStats shared_{};
 

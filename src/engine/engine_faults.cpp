@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "model/rank_link.h"
 
 namespace plumb {
 
@@ -65,18 +66,35 @@ void Engine::end_drifted() {
 
 void Engine::wipe_quarantine() {
   if (pool_.quarantined().empty()) return;
-  const int layers = forward_.config.num_hidden_layers + (drafter_ ? 1 : 0);
-  const auto clear = [&](std::byte* pages, int32_t page, int64_t bytes) {
-    forward_.executor.memory().clear(pages + page * bytes, static_cast<size_t>(bytes), forward_.executor.stream());
-  };
-  for (int layer = 0; layer < layers; ++layer) {
-    const KvView view = forward_.cache.view(layer);
-    for (const int32_t page : pool_.quarantined()) {
-      clear(view.latent, page, view.geometry.latent_page_bytes());
-      if (view.index_keys != nullptr) clear(view.index_keys, page, view.geometry.index_page_bytes());
-    }
+  for (const int32_t page : pool_.quarantined()) {
+    forward_.cache.wipe(page, forward_.executor.memory(), forward_.executor.stream());
+    if (forward_.link != nullptr) forward_.link->announce_wipe(page);
   }
   pool_.readmit_all();
+}
+
+bool Engine::ranks_failed() const { return forward_.link != nullptr && forward_.link->failed(); }
+
+// While the engine runs there is a message for the other ranks every second, so that they can tell a leader that has
+// stopped from one that has nothing to do. Between engines (loading, checks) there may be none for long.
+void Engine::watch_ranks(bool watch) {
+  if (forward_.link == nullptr || forward_.link->failed()) return;
+  const std::chrono::milliseconds deadline(options_.rank_timeout_ms);
+  forward_.link->set_times(deadline, watch ? deadline + kIdle : std::chrono::milliseconds(0));
+  forward_.link->beat();
+}
+
+// Every request ends here, those that have just come too.
+void Engine::end_all_lost() {
+  if (!lost_) {
+    lost_why_ = *forward_.link->comm().failure();
+    lost_ = true;
+  }
+  while (!sequences_.empty()) {
+    Sequence& s = *sequences_.back();
+    finish(s, {.finish = FinishReason::Error,
+               .error = Error{Code::Peer, "the model has lost a rank", lost_why_->what, {}}});
+  }
 }
 
 }  // namespace plumb

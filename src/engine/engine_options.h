@@ -25,6 +25,7 @@ struct EngineOptions {
   bool prefix_cache = true;
   int draft_tokens = 0;           // speculation with the MTP layer: 0 (off) ... 3 tokens a round
   int vocab_size = 0;             // ids from here on are never drawn; 0: the model's vocab_size
+  int rank_timeout_ms = 3'500;    // with several ranks: without an answer for so long, one is lost
   int64_t stuck_step_ms = 5'000;  // no step counts as stuck earlier, however short it should be
   GuardOptions guard{};
   // The list of INVARIANTS.md is checked after each step.

@@ -143,6 +143,7 @@ void fields(MlpArgs& a, C& c) {
 }
 template <class C>
 void fields(MoeArgs& a, C& c) {
+  c.scalar("first_expert", a.first_expert);
   numerics(a.numerics, c);
 }
 template <class C>
@@ -153,8 +154,12 @@ void fields(GatherRowsArgs& a, C& c) {
 template <class C>
 void fields(FiniteRowsArgs&, C&) {}
 template <class C>
-void fields(DraftSetArgs&, C&) {}  // these two are never captured
+void fields(DraftSetArgs&, C&) {}  // these are never captured
 template <class C>
 void fields(SampleArgs&, C&) {}
+template <class C>
+void fields(AllReduceArgs&, C&) {}
+template <class C>
+void fields(GatherColumnsArgs&, C&) {}
 
 }  // namespace plumb::args_codec

@@ -171,8 +171,8 @@ std::vector<double> moe_magnitude(const MoeArgs& args, double relative) {
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     double* row = out.data() + t * hidden;
     for (int64_t slot = 0; slot < args.experts.dim(1); ++slot) {
-      const int32_t e = args.experts.row_i32(t)[slot];
-      if (e < 0) continue;
+      const int32_t e = args.experts.row_i32(t)[slot] - args.first_expert;
+      if (e < 0 || e >= static_cast<int64_t>(args.gate.size())) continue;
       const size_t expert = static_cast<size_t>(e);
       const MlpArgs one{
           .gate = &args.gate[expert], .up = &args.up[expert], .down = &args.down[expert], .x = args.x.slice(t, 1)};

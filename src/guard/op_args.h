@@ -8,9 +8,10 @@
 namespace plumb {
 
 // In the order of Op.
-using AnyArgs = std::variant<EmbedArgs, RmsNormArgs, AddRmsNormArgs, LinearArgs, RopeArgs, KvWriteArgs, IndexQueryArgs,
-                             IndexKeyWriteArgs, IndexerLogitsArgs, TopKArgs, MlaAttendArgs, RouterArgs, MlpArgs,
-                             MoeArgs, GatherRowsArgs, FiniteRowsArgs, DraftSetArgs, SampleArgs>;
+using AnyArgs =
+    std::variant<EmbedArgs, RmsNormArgs, AddRmsNormArgs, LinearArgs, RopeArgs, KvWriteArgs, IndexQueryArgs,
+                 IndexKeyWriteArgs, IndexerLogitsArgs, TopKArgs, MlaAttendArgs, RouterArgs, MlpArgs, MoeArgs,
+                 GatherRowsArgs, FiniteRowsArgs, DraftSetArgs, SampleArgs, AllReduceArgs, GatherColumnsArgs>;
 static_assert(std::variant_size_v<AnyArgs> == kOpCount);
 
 // `args`: the struct of `op`.
@@ -123,6 +124,15 @@ void each(DraftSetArgs& a, F& f) {
 template <class F>
 void each(SampleArgs& a, F& f) {
   f("logits", a.logits, Role::InOut);
+}
+template <class F>
+void each(AllReduceArgs& a, F& f) {
+  f("x", a.x, Role::InOut);
+}
+template <class F>
+void each(GatherColumnsArgs& a, F& f) {
+  f("x", a.x, Role::In);
+  f("y", a.y, Role::Out);
 }
 
 }  // namespace op_args

@@ -35,8 +35,8 @@ class Storage {
 
 class OpRecord {
  public:
-  // An op whose rows don't stand for themselves has no record.
-  static bool possible(Op op) { return op != Op::DraftSet; }
+  // An op whose rows don't stand for themselves has no record, nor has one whose inputs are not all here.
+  static bool possible(Op op) { return op != Op::DraftSet && op != Op::AllReduce && op != Op::GatherColumns; }
   // Rows [first, first + count) of a call that is about to run. Padding rows are copied too, and judged by nobody where
   // the op can tell them apart.
   OpRecord(const OpCall& call, int64_t first, int64_t count, Executor& executor);

@@ -154,7 +154,8 @@ void Sentinels::found(const OpCall& call, Executor& executor, int64_t op_row, co
                      .tensor = tensor,
                      .column = column,
                      .kind = inf ? FaultKind::Inf : FaultKind::Nan});
-  if (keep_inputs_ && records_.size() < kMaxRecords) record(call, executor, op_row, faults_.back());
+  if (keep_inputs_ && records_.size() < kMaxRecords && OpRecord::possible(call.kernel.contract.op))
+    record(call, executor, op_row, faults_.back());
 }
 
 // The op has run: its inputs are where they were, but for what it changed, which was kept.

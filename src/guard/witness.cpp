@@ -21,13 +21,13 @@ class Relaid {
     return Ok{};
   }
   // Of all experts only those that are used.
-  Status experts(std::span<const Weight>& part, const Tensor& chosen) {
+  Status experts(std::span<const Weight>& part, const Tensor& chosen, int32_t first) {
     if (part.empty() || part.front().layout == layout_) return Ok{};
     lists_.emplace_back(part.begin(), part.end());
     for (int64_t r = 0; r < chosen.dim(0); ++r)
       for (int64_t i = 0; i < chosen.dim(1); ++i) {
-        const int32_t expert = chosen.row_i32(r)[i];
-        if (expert < 0) continue;
+        const int32_t expert = chosen.row_i32(r)[i] - first;
+        if (expert < 0 || expert >= static_cast<int64_t>(part.size())) continue;
         Weight& weight = lists_.back()[static_cast<size_t>(expert)];
         if (weight.layout != layout_) PLUMB_TRY_STATUS(relay(weight));
       }
@@ -73,9 +73,9 @@ Status relay_args(MlpArgs& a, Relaid& to) {
   return to.weight(a.down);
 }
 Status relay_args(MoeArgs& a, Relaid& to) {
-  PLUMB_TRY_STATUS(to.experts(a.gate, a.experts));
-  PLUMB_TRY_STATUS(to.experts(a.up, a.experts));
-  return to.experts(a.down, a.experts);
+  PLUMB_TRY_STATUS(to.experts(a.gate, a.experts, a.first_expert));
+  PLUMB_TRY_STATUS(to.experts(a.up, a.experts, a.first_expert));
+  return to.experts(a.down, a.experts, a.first_expert);
 }
 
 }  // namespace

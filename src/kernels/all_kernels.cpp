@@ -1,4 +1,5 @@
 // Every kernel of this build, in one list; of the CUDA kernels at least the contracts.
+#include "kernels/collective/collective_kernels.h"
 #include "kernels/cpu/op_kernels.h"
 #include "kernels/cpu/strip16_kernels.h"
 #include "kernels/cuda/contracts/contracts.h"
@@ -27,6 +28,7 @@ Registry make_registry() {
   append(registry.kernels, reference_kernels());
   append(registry.kernels, cpu_strip_kernels());
   append(registry.kernels, cpu_op_kernels());
+  append(registry.kernels, collective_kernels());
   registry.conversions = cpu_conversions();
   for (Conversion& conversion : cuda_conversions()) registry.conversions.push_back(std::move(conversion));
 #ifdef PLUMB_HAVE_CUDA

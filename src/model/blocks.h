@@ -7,6 +7,11 @@
 
 namespace plumb {
 
+// x = the sum over the ranks, if there are several.
+void add_ranks(Forward& f, SiteId site, const Tensor& x);
+// The token ids' embeddings.
+void embed_tokens(Forward& f, const Tensor& y);
+
 // What the blocks of one layer share in one step.
 struct LayerStep {
   Forward& f;
@@ -19,6 +24,8 @@ struct LayerStep {
   const LayerSites& sites() const { return f.sites.layers[static_cast<size_t>(layer)]; }
   Tensor rows(const Tensor& buffer) const { return buffer.head(paging.rows); }
   void tap(std::string_view name, const Tensor& value) const { f.executor.tap(layer, name, value); }
+  // A result of which each rank has a part.
+  void add_ranks(SiteId site, const Tensor& x) const { plumb::add_ranks(f, site, rows(x)); }
   void linear(SiteId site, const Weight& w, const Tensor& x, const Tensor& y) const {
     f.executor.run(site, paging.rows, LinearArgs{.w = &w, .x = rows(x), .y = rows(y), .numerics = f.numerics});
   }

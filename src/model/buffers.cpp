@@ -69,10 +69,11 @@ void carve(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
   b.step_bytes = carver.used();
   for (Tensor* tensor : {&b.residual, &b.x, &b.delta, &b.shared, &b.hidden}) *tensor = carver.f32(rows, c.hidden_size);
   b.q_latent = carver.f32(rows, c.q_lora_rank);
-  b.q = carver.f32(rows, int64_t{c.num_attention_heads} * c.qk_head_dim());
+  const int64_t heads = c.num_attention_heads / b.limits.ranks;
+  b.q = carver.f32(rows, heads * c.qk_head_dim());
   b.kv_a = carver.f32(rows, c.kv_lora_rank + c.qk_rope_head_dim);
   b.latent = carver.f32(rows, c.kv_lora_rank);
-  b.attention = carver.f32(rows, int64_t{c.num_attention_heads} * c.v_head_dim);
+  b.attention = carver.f32(rows, heads * c.v_head_dim);
   b.index_q = carver.f32(rows, int64_t{c.index_n_heads} * c.index_head_dim);
   b.index_k = carver.f32(rows, c.index_head_dim);
   b.index_weights = carver.f32(rows, c.index_n_heads);
@@ -84,6 +85,7 @@ void carve(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
   b.expert_weights = carver.f32(rows, std::max(c.num_experts_per_tok, 1));
   b.gathered = carver.f32(b.limits.logit_rows, c.hidden_size);
   b.logits = carver.f32(b.limits.logit_rows, c.vocab_size);
+  if (b.limits.vocabulary_share > 0) b.logits_share = carver.f32(b.limits.logit_rows, b.limits.vocabulary_share);
   b.finite = carver.i32(rows, 1);
   if (b.limits.mtp) carve_mtp(c, b, carver);
 }

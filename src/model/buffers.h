@@ -55,7 +55,7 @@ struct ForwardBuffers {
 
   Tensor residual{}, x{}, delta{}, shared{}, hidden{};  // [T, hidden_size]
   Tensor q_latent{};                                    // [T, q_lora_rank]
-  Tensor q{};                                           // [T, heads * qk_head_dim]
+  Tensor q{};                                           // [T, heads * qk_head_dim]; heads: the rank's own
   Tensor kv_a{};                                        // [T, kv_lora_rank + qk_rope_head_dim]
   Tensor latent{};                                      // [T, kv_lora_rank], written while a tap is set
   Tensor attention{};                                   // [T, heads * v_head_dim]
@@ -65,6 +65,7 @@ struct ForwardBuffers {
   Tensor selection{};                                   // [T, index_topk] i32, of the last full layer
   Tensor router_logits{}, experts{}, expert_weights{};  // [T, n_routed_experts], [T, k] i32, [T, k]
   Tensor gathered{}, logits{};                          // [logit_rows, hidden_size], [logit_rows, vocab_size]
+  Tensor logits_share{};                                // [logit_rows, vocabulary_share], with several ranks
   Tensor finite{};                                      // [T, 1] i32
 
   // MTP

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "model/blocks.h"
+#include "model/rank_link.h"
 #include "tensor/encode.h"
 
 namespace plumb {
@@ -82,7 +83,7 @@ void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
   for (int row = 0; row < b.shape.rows; ++row) {
     const bool padding = row >= step.paging.rows || step.paging.sequence[row] < 0;
     const int32_t position = padding ? 0 : step.paging.positions[row];
-    b.host_step.ids[row] = padding ? 0 : step.token_ids[row];
+    b.host_step.ids[row] = padding ? 0 : step.token_ids[row] - f.weights.first_token;  // outside the share: zeros
     b.host_step.topk_positions[row] = padding ? -1 : position;
     float* cos_row = b.host_step.cos + static_cast<size_t>(row) * half;
     float* sin_row = b.host_step.sin + static_cast<size_t>(row) * half;
@@ -105,6 +106,17 @@ void run_step(Forward& f, const std::function<void()>& launches) {
   if (is_new) return launches();  // it may be the only one: recording takes longer than a step
   if (found->second == nullptr) found->second = b.memory.record(launches, f.executor.stream());
   b.memory.replay(found->second.get(), f.executor.stream());
+}
+
+void add_ranks(Forward& f, SiteId site, const Tensor& x) {
+  if (site < 0) return;
+  f.executor.run(site, x.dim(0), AllReduceArgs{.comm = &f.link->comm(), .x = x, .numerics = f.numerics});
+}
+
+void embed_tokens(Forward& f, const Tensor& y) {
+  f.executor.run(f.sites.embed, y.dim(0),
+                 EmbedArgs{.ids = f.buffers.step.ids, .table = &f.weights.embed, .y = y, .numerics = f.numerics});
+  add_ranks(f, f.sites.embed_sum, y);
 }
 
 void decoder_layer(const LayerStep& s, bool add_delta) {
@@ -150,11 +162,18 @@ void compute_logits(Forward& f, const Tensor& hidden) {
   f.executor.run(f.sites.gather, count,
                  GatherRowsArgs{.x = hidden, .rows = b.step.logit_rows, .y = b.gathered.head(count)},
                  {.map = b.host_step.logit_rows});
-  f.executor.run(
-      f.sites.lm_head, count,
-      LinearArgs{
-          .w = &f.weights.lm_head, .x = b.gathered.head(count), .y = b.logits.head(count), .numerics = f.numerics},
-      {.map = b.host_step.logit_rows});
+  const bool shared = f.sites.logits_gather >= 0;
+  const Tensor own = shared ? Tensor(b.logits_share.data, DType::F32, {count, f.weights.lm_head.n()}, b.memory.where)
+                            : b.logits.head(count);
+  f.executor.run(f.sites.lm_head, count,
+                 LinearArgs{.w = &f.weights.lm_head, .x = b.gathered.head(count), .y = own, .numerics = f.numerics},
+                 {.map = b.host_step.logit_rows});
+  if (shared)
+    f.executor.run(
+        f.sites.logits_gather, count,
+        GatherColumnsArgs{
+            .comm = &f.link->comm(), .x = own, .share = b.limits.vocabulary_share, .y = b.logits.head(count)},
+        {.map = b.host_step.logit_rows});
   f.executor.tap(-1, "logits", b.logits.head(count));
 }
 
@@ -164,9 +183,7 @@ void run_layers(Forward& f) {
   ForwardBuffers& b = f.buffers;
   const ModelConfig& config = f.config;
   const int rows = b.shape.rows;
-  f.executor.run(
-      f.sites.embed, rows,
-      EmbedArgs{.ids = b.step.ids, .table = &f.weights.embed, .y = b.residual.head(rows), .numerics = f.numerics});
+  embed_tokens(f, b.residual.head(rows));
   f.executor.tap(-1, "embeddings", b.residual.head(rows));
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const LayerStep s{.f = f,
@@ -194,8 +211,10 @@ void run_layers(Forward& f) {
 StepOutput forward(Forward& f, const StepInput& step) {
   ForwardBuffers& b = f.buffers;
   const int rows = step.paging.rows;
+  if (f.link != nullptr) f.link->announce_step(step);
   prepare_step(f, step);
   run_step(f, [&f] { run_layers(f); });
+  if (f.link != nullptr) f.link->end_step();
   const auto logits = static_cast<int64_t>(step.logit_rows.size());
   return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits),
           .hidden = b.hidden.head(rows),

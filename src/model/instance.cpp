@@ -10,15 +10,39 @@ Forward ModelInstance::forward() {
           .cache = *cache,
           .buffers = *buffers,
           .numerics = planned().numerics,
-          .latent_norm_eps = planned().latent_norm_eps};
+          .latent_norm_eps = planned().latent_norm_eps,
+          .link = link.get(),
+          .first_expert = first_expert};
 }
+
+namespace {
+
+Status check_comm(const InstanceOptions& options) {
+  const int joined = options.comm == nullptr ? 1 : options.comm->size();
+  const int planned = options.plan.tp;
+  if (planned > 1 && options.plan.backend == "cuda")
+    return Error{Code::Unsupported,
+                 "--tp " + std::to_string(planned) + " cannot be honoured on GPUs",
+                 "no kernel adds up the ranks' partial sums on a GPU yet; it can be planned, not run",
+                 {"--tp 1", "--backend cpu", "plumb plan --device h200 --tp " + std::to_string(planned)}};
+  if (joined == planned) return Ok{};
+  return Error{Code::Unsupported,
+               "--tp " + std::to_string(planned) + " cannot be honoured here",
+               joined == 1 ? "this command runs one rank" : std::to_string(joined) + " ranks have joined",
+               {"--tp " + std::to_string(joined), "plumb serve and plumb logits, which run several"}};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ModelInstance>> open_instance(const std::filesystem::path& folder, const Registry& registry,
                                                      ThreadPool& pool, const InstanceOptions& options) {
+  PLUMB_TRY_STATUS(check_comm(options));
   auto out = std::make_unique<ModelInstance>();
   PLUMB_TRY(out->device, open_device(options.plan.backend, options.cuda_device, pool));
+  if (!out->device.info.is_gpu()) out->device.info.memory_bytes /= options.ranks_here;
   const Memory& memory = out->device.memory;
   LoadModelOptions load{.device = out->device.info, .plan = options.plan, .load = options.load};
+  if (options.comm != nullptr) load.rank = options.comm->rank();
   load.load.memory = memory;
   load.load.stream = &out->device.stream;
   PLUMB_TRY(out->model, load_model(folder, registry, pool, load));
@@ -30,6 +54,9 @@ Result<std::unique_ptr<ModelInstance>> open_instance(const std::filesystem::path
   out->device.stream.workspace = out->workspace.get();
   out->device.stream.workspace_bytes = planned.plan.workspace_bytes;
   out->executor = std::make_unique<Executor>(planned.plan, out->device.stream, memory);
+  if (options.comm == nullptr) return out;
+  out->first_expert = first_expert_of(out->config(), ranks_of(options.plan), options.comm->rank());
+  out->link = std::make_unique<RankLink>(*options.comm, *out->executor);
   return out;
 }
 

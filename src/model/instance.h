@@ -8,13 +8,16 @@
 
 #include "device/compute_device.h"
 #include "model/loaded_model.h"
+#include "model/rank_link.h"
 
 namespace plumb {
 
 struct InstanceOptions {
   ModelPlanOptions plan{};
-  LoadOptions load{};   // where to is filled in
-  int cuda_device = 0;  // with backend "cuda"
+  LoadOptions load{};            // where to is filled in
+  int cuda_device = 0;           // with backend "cuda"
+  int ranks_here = 1;            // on this machine: they share its memory
+  Communicator* comm = nullptr;  // to the other ranks that share the model, if plan.tp says that there are some
   // Called once the model is loaded, before anything runs; may change it. An error ends the opening.
   std::function<Status(LoadedModel&)> loaded{};
 };
@@ -27,6 +30,8 @@ struct ModelInstance {
   ForwardBuffersPtr buffers{};
   std::shared_ptr<std::byte> workspace{};
   std::unique_ptr<Executor> executor{};
+  std::unique_ptr<RankLink> link{};  // with several ranks
+  int first_expert = 0;
 
   const ModelConfig& config() const { return model->config(); }
   const PlannedModel& planned() const { return model->planned; }

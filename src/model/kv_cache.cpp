@@ -24,6 +24,16 @@ KvCache::PageBytes KvCache::page_bytes_of(const ModelConfig& config, bool with_m
   return bytes;
 }
 
+void KvCache::wipe(int32_t page, const Memory& memory, Stream& stream) {
+  for (const KvView& view : views_) {
+    const int64_t latent = view.geometry.latent_page_bytes();
+    memory.clear(view.latent + page * latent, static_cast<size_t>(latent), stream);
+    if (view.index_keys == nullptr) continue;
+    const int64_t keys = view.geometry.index_page_bytes();
+    memory.clear(view.index_keys + page * keys, static_cast<size_t>(keys), stream);
+  }
+}
+
 Result<KvCache> KvCache::make(const ModelConfig& config, bool with_mtp, const KvGeometry& geometry, int64_t pages,
                               const Memory& memory) {
   PLUMB_CHECK(pages > 0 && geometry.page_tokens > 0, "a cache needs pages");

@@ -33,8 +33,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& fol
   auto model = std::make_unique<LoadedModel>();
   PLUMB_TRY(model->opened, open_model(folder));
   PLUMB_TRY(model->planned, plan_opened(model->opened, registry, options.device, options.plan));
+  const WeightMap share = share_of(model->opened.map, ranks_of(options.plan), options.rank);
   PLUMB_TRY(model->weights, ModelWeights::load({.config = model->opened.config,
-                                                .map = model->opened.map,
+                                                .map = share,
                                                 .plan = model->planned.plan,
                                                 .sites = model->planned.sites,
                                                 .registry = registry},

@@ -37,6 +37,7 @@ struct LoadedModel {
 struct LoadModelOptions {
   DeviceInfo device{};
   ModelPlanOptions plan{};
+  int rank = 0;  // of plan.tp
   LoadOptions load{};
 };
 // `registry` must outlive the result.

@@ -21,7 +21,7 @@ void project(const LayerStep& s) {
   s.linear(s.sites().q_b, w.q_b, b.q_latent, b.q);
   f.executor.run(s.sites().q_rope, s.paging.rows,
                  RopeArgs{.x = s.rows(b.q),
-                          .heads = c.num_attention_heads,
+                          .heads = c.num_attention_heads / b.limits.ranks,
                           .head_dim = c.qk_head_dim(),
                           .offset = c.qk_nope_head_dim,
                           .rope_dim = c.qk_rope_head_dim,
@@ -56,7 +56,7 @@ void mla_attention(const LayerStep& s) {
   f.executor.run(s.sites().attend, s.paging.rows,
                  MlaAttendArgs{.q = s.rows(b.q),
                                .kv_b = &s.weights().kv_b,
-                               .heads = c.num_attention_heads,
+                               .heads = c.num_attention_heads / b.limits.ranks,
                                .nope_dim = c.qk_nope_head_dim,
                                .rope_dim = c.qk_rope_head_dim,
                                .v_dim = c.v_head_dim,
@@ -67,6 +67,7 @@ void mla_attention(const LayerStep& s) {
                                .out = s.rows(b.attention),
                                .numerics = f.numerics});
   s.linear(s.sites().o, s.weights().o, b.attention, b.delta);
+  s.add_ranks(s.sites().attention_sum, b.delta);
 }
 
 }  // namespace plumb

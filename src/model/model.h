@@ -11,11 +11,13 @@
 #include "base/result.h"
 #include "device/memory.h"
 #include "model/model_config.h"
+#include "model/split.h"
 #include "model/weight_map.h"
 #include "ops/executor.h"
 
 namespace plumb {
 
+class RankLink;
 class ThreadPool;
 
 // Site ids of one layer's ops; -1 where the layer has no such op.
@@ -23,20 +25,22 @@ struct LayerSites {
   SiteId input_norm = -1, q_a = -1, q_norm = -1, q_b = -1, q_rope = -1, kv_a = -1, kv_write = -1;
   SiteId wq_b = -1, index_query = -1, wk = -1, index_key = -1, weights_proj = -1, indexer_logits = -1, topk = -1;
   SiteId attend = -1, o = -1, post_norm = -1, router = -1, moe = -1, mlp = -1;  // mlp: dense MLP or shared expert
+  SiteId attention_sum = -1, mlp_sum = -1;                                      // among ranks
 };
 struct ModelSites {
   SiteId embed = -1, final_norm = -1, gather = -1, finite = -1, lm_head = -1, sample = -1;
+  SiteId embed_sum = -1, logits_gather = -1;                                    // among ranks
   SiteId enorm = -1, hnorm = -1, eh_proj = -1, draft_set = -1, head_norm = -1;  // MTP
   std::vector<LayerSites> layers{};                                             // the MTP layer, if any, is the last
 };
-// What each place in the model asks of a kernel, on one of `ranks` devices. Needs no weights in memory. `kv` fixes the
-// cache formats.
+// What each place in the model asks of a kernel, on one of `ranks` devices whose share of the weights `map` is. Needs
+// no weights in memory. `kv` fixes the cache formats.
 struct SiteList {
   std::vector<SiteDecl> decls{};
   ModelSites ids{};
 };
 SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const KvGeometry& kv, const Numerics& numerics,
-                       std::span<const Format> activations, int ranks = 1);
+                       std::span<const Format> activations, const Ranks& ranks = {}, bool collectives = false);
 
 struct LayerWeights {
   FloatVector input_norm{}, post_norm{}, q_a_norm{}, kv_a_norm{};  // norm weights, decoded exactly to f32
@@ -66,6 +70,7 @@ struct LoadOptions {
 class ModelWeights {
  public:
   Weight embed{}, lm_head{};
+  int32_t first_token = 0;  // of the vocabulary, the first that `embed` has
   FloatVector final_norm{};
   std::vector<LayerWeights> layers{};  // + 1 when the MTP layer is loaded
   bool has_mtp = false;
@@ -100,6 +105,8 @@ class KvCache {
   int64_t pages() const { return pages_; }
   const KvGeometry& geometry() const { return geometry_; }
   int64_t bytes() const { return bytes_; }
+  // Zeroes one page in all layers.
+  void wipe(int32_t page, const Memory& memory, Stream& stream);
   // Bytes of one page over all layers.
   struct PageBytes {
     int64_t latent = 0, index_keys = 0;
@@ -126,7 +133,9 @@ struct ForwardLimits {
   int context = 1;     // longest sequence, tokens
   int sequences = 0;   // rows of the page table; 0: as many as `rows`
   int page_tokens = 64;
-  bool mtp = false;  // mtp_forward will be called
+  bool mtp = false;              // mtp_forward will be called
+  int ranks = 1;                 // that divide the heads
+  int64_t vocabulary_share = 0;  // columns of the logits that a rank computes at most; 0: all
 };
 // Bytes make_buffers would take: part of the plan's memory.
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
@@ -157,6 +166,9 @@ struct Forward {
   ForwardBuffers& buffers;
   Numerics numerics{};
   double latent_norm_eps = 1e-6;  // model.md 3.2: 1e-6 (transformers) or rms_norm_eps (engines)
+  // With several ranks: rank 0 leads, its calls of forward and mtp_forward are made by the others too (rank_link.h).
+  RankLink* link = nullptr;
+  int first_expert = 0;  // of the routed experts, the first that this rank holds
 };
 
 // One pass over the step's rows: writes their keys to the cache, then attends over it.

@@ -22,7 +22,7 @@ int64_t page_rounded(int64_t bytes) { return (bytes + kPage - 1) / kPage * kPage
 // What one of the ranks holds: each weight where its kernels read it, and norms and biases decoded to f32.
 class WeightBytes {
  public:
-  WeightBytes(const PlanInput& in, const Plan& plan, int ranks) : in_(in), plan_(plan), ranks_(ranks) {}
+  WeightBytes(const PlanInput& in, const Plan& plan) : in_(in), plan_(plan) {}
   void add(const WeightSource& w, SiteId site);
   void add_vector(const WeightSource& w) {
     if (w) vectors_ += page_rounded(w.n * w.k * 4);
@@ -39,7 +39,6 @@ class WeightBytes {
  private:
   const PlanInput& in_;
   const Plan& plan_;
-  int ranks_;
   std::map<std::string, int64_t> by_format_{};
   std::map<std::pair<Layout, std::string>, ConversionLine> conversions_{};
   int64_t vectors_ = 0, largest_ = 0;
@@ -47,14 +46,17 @@ class WeightBytes {
 
 void WeightBytes::add(const WeightSource& w, SiteId site) {
   if (!w) return;
-  const WeightShape shape = rank_shape(w, ranks_);
-  int64_t bytes = encoded_data_bytes(w.format, shape.n, shape.k) + encoded_scale_bytes(w.format, shape.n, shape.k);
+  const int64_t encoded = encoded_data_bytes(w.format, w.n, w.k) + encoded_scale_bytes(w.format, w.n, w.k);
+  int64_t bytes = encoded;
   if (w.format.global_scale) bytes += 4;
   for (const Choice& choice : plan_.sites[static_cast<size_t>(site)].choices) {
     const Layout layout = choice.kernel->contract.weight_layout;
     const Conversion* c = layout == Layout::RowMajor ? nullptr : in_.registry.conversion(layout, w.format);
     if (c == nullptr) continue;
-    bytes = static_cast<int64_t>(c->bytes({.format = w.format, .n = shape.n, .k = shape.k}));
+    bytes = static_cast<int64_t>(c->bytes({.format = w.format, .n = w.n, .k = w.k}));
+    // Some columns of a tensor lie in the file with gaps: what the reference reads is a copy, on a host beside the
+    // kernels' own.
+    if (w.part_of_rows() && !in_.device.is_gpu()) bytes += encoded;
     ConversionLine& line = conversions_[{layout, w.format.to_string()}];
     line.to = layout;
     line.format = w.format;
@@ -95,21 +97,21 @@ std::vector<ConversionLine> WeightBytes::conversions() const {
   return lines;
 }
 
-WeightBytes count_weights(const PlanInput& in, const PlannedModel& planned, int ranks) {
-  WeightBytes bytes(in, planned.plan, ranks);
+WeightBytes count_weights(const PlanInput& in, const PlannedModel& planned, const Ranks& ranks) {
+  const WeightMap map = share_of(in.map, ranks, 0);
+  WeightBytes bytes(in, planned.plan);
   const ModelSites& sites = planned.sites;
-  bytes.add(in.map.embed_tokens, sites.embed);
+  bytes.add(map.embed_tokens, sites.embed);
   // A tied head is the embedding: the same bytes in the file, but a copy where its kernel reads a layout of its own.
   const Layout head =
       planned.plan.sites[static_cast<size_t>(sites.lm_head)].choices.front().kernel->contract.weight_layout;
-  if (!in.config.tie_word_embeddings || head != Layout::RowMajor) bytes.add(in.map.lm_head, sites.lm_head);
-  bytes.add_vector(in.map.norm);
-  for (size_t i = 0; i < in.map.layers.size(); ++i) bytes.add(in.map.layers[i], sites.layers[i]);
-  if (in.map.mtp) {
-    bytes.add(in.map.mtp->layer, sites.layers.back());
-    bytes.add(in.map.mtp->eh_proj, sites.eh_proj);
-    for (const WeightSource* v : {&in.map.mtp->enorm, &in.map.mtp->hnorm, &in.map.mtp->shared_head_norm})
-      bytes.add_vector(*v);
+  if (!in.config.tie_word_embeddings || head != Layout::RowMajor) bytes.add(map.lm_head, sites.lm_head);
+  bytes.add_vector(map.norm);
+  for (size_t i = 0; i < map.layers.size(); ++i) bytes.add(map.layers[i], sites.layers[i]);
+  if (map.mtp) {
+    bytes.add(map.mtp->layer, sites.layers.back());
+    bytes.add(map.mtp->eh_proj, sites.eh_proj);
+    for (const WeightSource* v : {&map.mtp->enorm, &map.mtp->hnorm, &map.mtp->shared_head_norm}) bytes.add_vector(*v);
   }
   return bytes;
 }
@@ -132,8 +134,8 @@ std::vector<std::string> what_holds(const PlanInput& in, const PlannedModel& pla
   std::vector<std::string> works;
   if (!in.device.is_gpu()) return {"a machine with more memory", "a checkpoint in a smaller format"};
   for (const int ranks : {2, 4, 8, 16}) {
-    if (!check_split(in.config, in.map, ranks)) continue;
-    const WeightBytes bytes = count_weights(in, planned, ranks);
+    if (!check_split(in.config, in.map, {.count = ranks})) continue;
+    const WeightBytes bytes = count_weights(in, planned, {.count = ranks});
     int64_t needed = bytes.vectors();
     for (const auto& [format, size] : bytes.by_format()) needed += size;
     if (needed > usable / 20 * 19) continue;
@@ -203,11 +205,11 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
   constexpr int kUsualTokens = 4096;  // a sequence's share of the cache when nobody says how long they get
   // Context, code and library state of a process on a GPU: assumed, not measured for each card.
   constexpr int64_t kContextBytes = int64_t{768} << 20;
-  const ModelConfig config = rank_config(input.config, options.tp);
+  const ModelConfig& config = input.config;
   Plan& plan = out.plan;
   const int64_t device_bytes = input.device.memory_bytes;
   const int64_t usable = device_bytes > 0 ? usable_bytes(input.device, options.memory_fraction) : kUnlimited;
-  const WeightBytes counted = count_weights(input, out, options.tp);
+  const WeightBytes counted = count_weights(input, out, ranks_of(options));
   const int64_t weights = add_weights(counted, plan);
   if (input.device.is_gpu()) plan.memory.emplace_back("driver context (assumed)", kContextBytes);
   const int64_t resident = sum(plan.memory);
@@ -218,7 +220,10 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
   out.limits = {.rows = options.max_rows,
                 .sequences = options.max_sequences,
                 .page_tokens = options.page_tokens,
-                .mtp = out.with_mtp};
+                .mtp = out.with_mtp,
+                .ranks = options.tp};
+  if (out.sites.logits_gather >= 0)
+    out.limits.vocabulary_share = plan.sites[static_cast<size_t>(out.sites.lm_head)].decl.call.n;
   out.limits.logit_rows = rows_with_logits(options, out.with_mtp);
   const KvCache::PageBytes page = KvCache::page_bytes_of(config, out.with_mtp, out.kv);
   const int64_t page_bytes = page.latent + page.index_keys;

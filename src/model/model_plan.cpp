@@ -180,12 +180,7 @@ std::vector<Phase> phases_of(const ModelPlanOptions& o, bool with_mtp) {
 }
 
 Status check_ranks(const PlanInput& in, const ModelPlanOptions& o) {
-  if (o.tp > 1 && !in.device.is_gpu())
-    return Error{Code::Unsupported,
-                 "--tp " + std::to_string(o.tp) + " cannot be honoured",
-                 "a model runs on one host's CPUs as a whole; ranks are GPUs",
-                 {"--tp 1", "plumb plan --device h200 --tp " + std::to_string(o.tp)}};
-  return check_split(in.config, in.map, o.tp);
+  return check_split(in.config, in.map, ranks_of(o));
 }
 
 void add_warnings(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out) {
@@ -216,8 +211,8 @@ void add_warnings(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& 
                                            wanted + ": build with -DPLUMB_CUDA_ARCHITECTURES for it"});
     if (o.tp > 1)
       warnings.push_back(
-          {"will fail", "no kernel adds up the ranks' partial sums yet (all_reduce): a model divided over " +
-                            std::to_string(o.tp) + " devices can be planned, not run"});
+          {"will fail", "no kernel adds up the ranks' partial sums on a GPU yet (all_reduce): a model divided over " +
+                            std::to_string(o.tp) + " GPUs can be planned, not run"});
   }
 }
 
@@ -234,6 +229,7 @@ void add_flags(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out
   add("backend", o.backend, o.backend != "auto" ? o.backend : in.device.is_gpu() ? "cuda" : "cpu");
   add("device", kAuto, (o.tp > 1 ? std::to_string(o.tp) + " x " : "") + in.device.name);
   add("tp", kDefault, std::to_string(o.tp));
+  add("expert_parallel", o.ep ? "on" : "off", o.ep ? "on" : "off");
   add("isa", o.isa, in.device.is_gpu() ? to_string(in.device.isas.front()) : to_string(out.plan.device.isas.back()));
   add("quantization", kAuto, quantization_of(in.quant));
   add("memory_fraction", kAuto,
@@ -305,8 +301,12 @@ Result<PlannedModel> plan_model(const PlanInput& input, const ModelPlanOptions& 
   out.kv = cache_geometry(input.config, options);
   out.numerics = numerics_of(input.config, options);
   if (options.numeric_profile == "engine") out.latent_norm_eps = static_cast<double>(input.config.rms_norm_eps);
+  // Rank 0's share stands for all: the others' are as large, or the last of a vocabulary smaller.
+  const Ranks ranks = ranks_of(options);
+  const WeightMap share = share_of(input.map, ranks, 0);
+  const bool collectives = ranks.count > 1 && !input.device.is_gpu();
   SiteList sites =
-      declare_sites(input.config, input.map, out.kv, out.numerics, activation_formats(options), options.tp);
+      declare_sites(input.config, share, out.kv, out.numerics, activation_formats(options), ranks, collectives);
   out.sites = std::move(sites.ids);
   PLUMB_TRY(const DeviceInfo device, under_ceiling(input.device, options.isa));
   PLUMB_TRY(out.plan, resolve(std::move(sites.decls), input.registry, device,

@@ -28,7 +28,8 @@ struct ModelPlanOptions {
   std::string mtp = "auto";                      // auto | on | off
   std::vector<std::pair<std::string, std::string>> pinned{};  // --kernel op=name or place=name
   bool deterministic = false;
-  int tp = 1;                         // devices that share the model by tensor parallelism
+  int tp = 1;                         // ranks that share the model by tensor parallelism
+  bool ep = false;                    // each of them holds whole routed experts
   double memory_fraction = 0;         // of the device's memory that may be planned; 0: what is usual for its kind
   std::string quantization = "auto";  // what the checkpoint must be: see check_quantization in model_plan.cpp
   int draft_tokens = 0;               // drafted in a round; decides the rows of a verifying step
@@ -49,6 +50,8 @@ struct PlanInput {
   const DeviceInfo& device;
   int64_t checkpoint_bytes = 0;  // of tensor data in its files
 };
+
+inline Ranks ranks_of(const ModelPlanOptions& options) { return {.count = options.tp, .whole_experts = options.ep}; }
 
 struct PlannedModel {
   Plan plan{};

@@ -37,10 +37,12 @@ void route(const LayerStep& s) {
 
 }  // namespace
 
-void mlp_block(const LayerStep& s) {
+namespace {
+
+// Router, routed experts and the shared expert.
+void mixture(const LayerStep& s) {
   ForwardBuffers& b = s.f.buffers;
   const LayerWeights& w = s.weights();
-  if (!w.sparse) return mlp(s, b.delta);
   route(s);
   if (w.gate) mlp(s, b.shared);
   s.f.executor.run(s.sites().moe, s.paging.rows,
@@ -48,11 +50,22 @@ void mlp_block(const LayerStep& s) {
                            .up = w.expert_up,
                            .down = w.expert_down,
                            .x = s.rows(b.x),
+                           .first_expert = s.f.first_expert,
                            .experts = s.rows(b.experts),
                            .weights = s.rows(b.expert_weights),
                            .shared = w.gate ? s.rows(b.shared) : Tensor{},
                            .y = s.rows(b.delta),
                            .numerics = s.f.numerics});
+}
+
+}  // namespace
+
+void mlp_block(const LayerStep& s) {
+  if (s.weights().sparse)
+    mixture(s);
+  else
+    mlp(s, s.f.buffers.delta);
+  s.add_ranks(s.sites().mlp_sum, s.f.buffers.delta);
 }
 
 }  // namespace plumb

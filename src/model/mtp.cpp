@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "model/blocks.h"
+#include "model/rank_link.h"
 
 namespace plumb {
 namespace {
@@ -12,9 +13,7 @@ void combine(Forward& f, const Tensor& hidden) {
   const int rows = b.shape.rows;
   const int64_t width = f.config.hidden_size;
   const double eps = static_cast<double>(f.config.rms_norm_eps);
-  f.executor.run(
-      f.sites.embed, rows,
-      EmbedArgs{.ids = b.step.ids, .table = &f.weights.embed, .y = b.delta.head(rows), .numerics = f.numerics});
+  embed_tokens(f, b.delta.head(rows));
   f.executor.run(f.sites.enorm, rows,
                  RmsNormArgs{.x = b.delta.head(rows),
                              .weight = f.weights.enorm.data(),
@@ -63,9 +62,11 @@ void run_layer(Forward& f, const Tensor& hidden, bool reuse_selection) {
 StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool reuse_selection) {
   ForwardBuffers& b = f.buffers;
   PLUMB_CHECK(f.weights.has_mtp && b.limits.mtp, "the MTP layer is not loaded");
+  if (f.link != nullptr) f.link->announce_draft(step, hidden.data == b.z.data, reuse_selection);
   prepare_step(f, step, {.hidden = hidden.data, .reuse_selection = reuse_selection});
   const auto launches = [&] { run_layer(f, hidden, reuse_selection); };
   run_step(f, std::ref(launches));  // by reference: a step allocates nothing
+  if (f.link != nullptr) f.link->end_step();
   const auto logits = static_cast<int64_t>(step.logit_rows.size());
   return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits), .hidden = b.z.head(step.paging.rows)};
 }

@@ -10,8 +10,12 @@ namespace plumb {
 Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::filesystem::path& folder, const Registry& registry,
                                                        const RunnerOptions& options) {
   auto pool = std::make_unique<ThreadPool>(options.threads);
-  InstanceOptions instance{
-      .plan = options.plan, .load = options.load, .cuda_device = options.cuda_device, .loaded = options.loaded};
+  InstanceOptions instance{.plan = options.plan,
+                           .load = options.load,
+                           .cuda_device = options.cuda_device,
+                           .ranks_here = options.ranks_here,
+                           .comm = options.comm,
+                           .loaded = options.loaded};
   ModelPlanOptions& plan = instance.plan;
   plan.max_logit_rows = plan.max_rows;
   PLUMB_TRY(auto opened_for_context, read_model_config(folder));
@@ -80,8 +84,10 @@ Result<StepOutput> ModelRunner::step(std::span<const RunnerRow> rows) {
     if (rows[r].logits) logit_rows_.push_back(static_cast<int32_t>(r));
   }
   lengths_.swap(used_);
-  return forward(
+  const StepOutput out = forward(
       forward_, {.token_ids = ids_.data(), .paging = paging(static_cast<int>(rows.size())), .logit_rows = logit_rows_});
+  if (forward_.link != nullptr && forward_.link->failed()) return *forward_.link->comm().failure();
+  return out;
 }
 
 Result<std::vector<float>> ModelRunner::feed(std::span<const int32_t> ids, int64_t wanted, int chunk) {

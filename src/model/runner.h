@@ -17,8 +17,10 @@ namespace plumb {
 struct RunnerOptions {
   ModelPlanOptions plan{};  // max_rows: rows of one step; max_sequences: sequences 0 ... n-1; max_context: of each
   LoadOptions load{};
-  int threads = 0;                               // 0: all cores
-  int cuda_device = 0;                           // with backend "cuda"
+  int threads = 0;      // 0: all cores
+  int cuda_device = 0;  // with backend "cuda"
+  int ranks_here = 1;   // as in InstanceOptions
+  Communicator* comm = nullptr;
   std::function<Status(LoadedModel&)> loaded{};  // as in InstanceOptions
 };
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "model/model.h"
-#include "model/split.h"
 
 namespace plumb {
 namespace {
@@ -11,12 +10,13 @@ namespace {
 class Declarer {
  public:
   Declarer(const ModelConfig& config, const KvGeometry& kv, const Numerics& numerics,
-           std::span<const Format> activations, int ranks)
-      : config_(rank_config(config, ranks)),
+           std::span<const Format> activations, const Ranks& ranks, bool collectives)
+      : config_(config),
         kv_(kv),
         numerics_(numerics),
         activations_(activations.begin(), activations.end()),
-        ranks_(ranks) {}
+        heads_(config.num_attention_heads / ranks.count),
+        collectives_(collectives) {}
 
   void layer(int index, const LayerSources& w, bool first_norm_adds);
   void mtp(const MtpSources& w);
@@ -24,6 +24,10 @@ class Declarer {
   SiteId weighted(std::string name, Op op, const WeightSource& w) { return add(std::move(name), call_of(op, w)); }
   SiteList take() && { return std::move(list_); }
   SiteList& list() { return list_; }
+  // A place where the ranks exchange rows of `width`; -1 without other ranks.
+  SiteId exchange(std::string name, Op op, int64_t width) {
+    return collectives_ ? plain(std::move(name), op, width) : -1;
+  }
 
  private:
   SiteId add(std::string name, Call call) {
@@ -32,21 +36,19 @@ class Declarer {
     list_.decls.push_back({.name = prefix_ + std::move(name), .layer = layer_, .call = std::move(call)});
     return static_cast<SiteId>(list_.decls.size()) - 1;
   }
-  Call call_of(Op op, const WeightSource& w) const {
-    const WeightShape shape = rank_shape(w, ranks_);
-    return {.op = op, .weight = w.format, .n = shape.n, .k = shape.k};
-  }
+  Call call_of(Op op, const WeightSource& w) const { return {.op = op, .weight = w.format, .n = w.n, .k = w.k}; }
   // gate, up and down are read by one kernel: each format that is not the first's is a question of its own.
   static void add_others(const MlpSources& m, Call& call);
   void attention(const LayerSources& w, LayerSites& s);
   void indexer(const IndexerSources& w, LayerSites& s);
   void feed_forward(const LayerSources& w, LayerSites& s);
 
-  const ModelConfig config_;  // of one rank
+  const ModelConfig& config_;
   const KvGeometry& kv_;
   const Numerics& numerics_;
   std::vector<Format> activations_;
-  int ranks_;
+  const int heads_;  // of one rank
+  const bool collectives_;
   SiteList list_{};
   std::string prefix_{};
   int layer_ = -1;
@@ -65,18 +67,18 @@ void Declarer::attention(const LayerSources& w, LayerSites& s) {
   s.q_a = weighted("self_attn.q_a_proj", Op::Linear, w.q_a_proj);
   s.q_norm = plain("self_attn.q_a_layernorm", Op::RmsNorm, config_.q_lora_rank);
   s.q_b = weighted("self_attn.q_b_proj", Op::Linear, w.q_b_proj);
-  s.q_rope =
-      add("self_attn.q_rope", {.op = Op::Rope, .k = config_.qk_head_dim(), .heads = config_.num_attention_heads});
+  s.q_rope = add("self_attn.q_rope", {.op = Op::Rope, .k = config_.qk_head_dim(), .heads = heads_});
   s.kv_a = weighted("self_attn.kv_a_proj_with_mqa", Op::Linear, w.kv_a_proj_with_mqa);
   s.kv_write = add("self_attn.kv_write", {.op = Op::KvWrite, .kv = kv_.latent, .k = config_.kv_lora_rank});
   if (w.indexer) indexer(*w.indexer, s);
   Call attend = call_of(Op::MlaAttend, w.kv_b_proj);
   attend.kv = kv_.latent;
-  attend.heads = config_.num_attention_heads;
+  attend.heads = heads_;
   attend.topk = config_.index_topk;
   attend.rope = config_.qk_rope_head_dim;
   s.attend = add("self_attn.attend", std::move(attend));
   s.o = weighted("self_attn.o_proj", Op::Linear, w.o_proj);
+  s.attention_sum = exchange("self_attn.sum", Op::AllReduce, config_.hidden_size);
 }
 
 void Declarer::indexer(const IndexerSources& w, LayerSites& s) {
@@ -118,6 +120,7 @@ void Declarer::layer(int index, const LayerSources& w, bool first_norm_adds) {
   attention(w, s);
   s.post_norm = plain("post_attention_layernorm", Op::AddRmsNorm, config_.hidden_size);
   feed_forward(w, s);
+  s.mlp_sum = exchange("mlp.sum", Op::AllReduce, config_.hidden_size);
   list_.ids.layers.push_back(s);
   prefix_.clear();
   layer_ = -1;
@@ -140,16 +143,18 @@ void Declarer::mtp(const MtpSources& w) {
 }  // namespace
 
 SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const KvGeometry& kv, const Numerics& numerics,
-                       std::span<const Format> activations, int ranks) {
-  Declarer d(config, kv, numerics, activations, ranks);
+                       std::span<const Format> activations, const Ranks& ranks, bool collectives) {
+  Declarer d(config, kv, numerics, activations, ranks, collectives);
   d.list().ids.embed = d.weighted("embed_tokens", Op::Embed, map.embed_tokens);
+  d.list().ids.embed_sum = d.exchange("embed_tokens.sum", Op::AllReduce, config.hidden_size);
   for (size_t i = 0; i < map.layers.size(); ++i) d.layer(static_cast<int>(i), map.layers[i], /*first_norm_adds=*/i > 0);
   ModelSites& ids = d.list().ids;
   ids.final_norm = d.plain("norm", Op::AddRmsNorm, config.hidden_size);
   ids.gather = d.plain("gather_rows", Op::GatherRows, config.hidden_size);
   ids.finite = d.plain("finite_rows", Op::FiniteRows, config.hidden_size);
   ids.lm_head = d.weighted("lm_head", Op::Linear, map.lm_head);
-  ids.sample = d.plain("sample", Op::Sample, rank_config(config, ranks).vocab_size);
+  ids.logits_gather = d.exchange("lm_head.gather", Op::GatherColumns, map.lm_head.n);
+  ids.sample = d.plain("sample", Op::Sample, config.vocab_size);
   if (map.mtp) d.mtp(*map.mtp);
   return std::move(d).take();
 }

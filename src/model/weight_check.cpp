@@ -114,6 +114,34 @@ Status check_magnitude(const WeightSource& source, const EncodedMatrix& matrix) 
 
 }  // namespace
 
+namespace {
+
+// Rows [first_row, first_row + rows) and bytes [begin, begin + bytes) of each, of rows of `stride` bytes.
+std::vector<std::byte> cut_out(const std::byte* from, int64_t rows, int64_t stride, int64_t begin, int64_t bytes) {
+  std::vector<std::byte> out(static_cast<size_t>(rows * bytes));
+  for (int64_t row = 0; row < rows; ++row) std::copy_n(from + row * stride + begin, bytes, out.data() + row * bytes);
+  return out;
+}
+
+// A weight's own scales among its tensor's; cut_out of blocks is exact because no share cuts through one (split.h).
+void take_scales(const WeightSource& source, EncodedSource& out) {
+  const Format& format = source.format;
+  const int64_t file_columns = scale_cols(format, source.columns_in_file());
+  const int64_t each = format.scale == ScaleType::F32 ? 4 : 1;
+  const auto* scales = static_cast<const std::byte*>(out.matrix.scale);
+  if (format.block_n > 0) scales += source.row_offset / format.block_n * file_columns * each;
+  if (source.part_of_rows() && format.block_k > 0) {
+    std::vector<std::byte> own =
+        cut_out(scales, scale_rows(format, source.n), file_columns * each, source.column_offset / format.block_k * each,
+                scale_cols(format, source.k) * each);
+    out.scale_copy = std::move(own);
+    scales = out.scale_copy.data();
+  }
+  out.matrix.scale = scales;
+}
+
+}  // namespace
+
 EncodedSource encode_source(const WeightSource& source) {
   PLUMB_CHECK(source.data != nullptr && source.data->data != nullptr, "the checkpoint has no data");
   EncodedSource out;
@@ -124,7 +152,14 @@ EncodedSource encode_source(const WeightSource& source) {
                     .data = source.data->data,
                     .scale = nullptr,
                     .global_scale = source.global_scale};
-  m.data = source.data->data + encoded_data_bytes(source.format, source.row_offset, source.k);
+  const int64_t file_row = encoded_data_bytes(source.format, 1, source.columns_in_file());
+  m.data = source.data->data + source.row_offset * file_row;
+  if (source.part_of_rows()) {
+    out.data_copy = cut_out(static_cast<const std::byte*>(m.data), source.n, file_row,
+                            encoded_data_bytes(source.format, 1, source.column_offset),
+                            encoded_data_bytes(source.format, 1, source.k));
+    m.data = out.data_copy.data();
+  }
   if (!source.format.quantised()) return out;
   const CheckpointTensor& scale = *source.scale;
   m.scale = scale.data;
@@ -143,6 +178,7 @@ EncodedSource encode_source(const WeightSource& source) {
     }
   }
   if (!out.scale_copy.empty()) m.scale = out.scale_copy.data();
+  take_scales(source, out);
   return out;
 }
 

@@ -31,9 +31,13 @@ struct WeightSource {
   float input_scale = 1;   // multiplies to decode activations (amax / (6 * 448) for NVFP4, amax / 448 for FP8)
   bool has_input_scale = false;
   bool scale_is_pow2 = false;  // every block scale is a power of two (looked at when there is data)
-  int64_t row_offset = 0;      // first row in `data` seen as [rows, k]; not 0 for slices of stacked experts
+  // The part of `data`, seen as [rows, file_k], that this weight is: an expert of a stack, or one rank's share.
+  int64_t row_offset = 0, column_offset = 0;
+  int64_t file_k = 0;  // 0: k
 
   explicit operator bool() const { return data != nullptr; }
+  int64_t columns_in_file() const { return file_k > 0 ? file_k : k; }
+  bool part_of_rows() const { return columns_in_file() != k; }  // such a part lies in the file with gaps
 };
 
 struct MlpSources {
@@ -101,6 +105,7 @@ Result<WeightMap> map_weights(const ModelConfig& config, const Checkpoint& check
 struct EncodedSource {
   EncodedMatrix matrix{};
   std::vector<std::byte> scale_copy{};
+  std::vector<std::byte> data_copy{};  // of a weight that is some columns of its tensor: put together without gaps
 };
 EncodedSource encode_source(const WeightSource& source);
 

@@ -46,7 +46,7 @@ class Meter {
 Status check_values_of(const WeightMap& map, ThreadPool& pool, const LoadOptions& options) {
   const std::vector<const WeightSource*> all = map.all();
   int64_t total = 0;
-  for (const WeightSource* source : all) total += static_cast<int64_t>(source->data->info.bytes());
+  for (const WeightSource* source : all) total += encoded_data_bytes(source->format, source->n, source->k);
   Meter meter(options, "check", total);
   std::atomic<size_t> next{0};
   std::atomic<int64_t> done{0};
@@ -54,7 +54,7 @@ Status check_values_of(const WeightMap& map, ThreadPool& pool, const LoadOptions
   pool.parallel([&](int worker, int) {
     for (size_t i = next++; i < all.size(); i = next++) {
       results[i] = check_weight_values(*all[i]);
-      done += static_cast<int64_t>(all[i]->data->info.bytes());
+      done += encoded_data_bytes(all[i]->format, all[i]->n, all[i]->k);
       if (worker == 0) meter.set(std::min(done.load(), total));
     }
   });
@@ -90,6 +90,7 @@ class Loader {
 
  private:
   void mlp(const MlpSources& from, SiteId site, LayerWeights& to);
+  const std::byte* keep(std::vector<std::byte> bytes);
   const Conversion* conversion(SiteId site, Weight& to);
 
   void place(const std::byte* from, std::byte* to, int64_t bytes);
@@ -126,14 +127,17 @@ const Conversion* Loader::conversion(SiteId site, Weight& to) {
   return found;
 }
 
+const std::byte* Loader::keep(std::vector<std::byte> bytes) {
+  auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  storage_.emplace_back(kept, kept->data());
+  return kept->data();
+}
+
 void Loader::weight(const WeightSource& from, SiteId site, Weight& to, const WeightSource* bias) {
   if (!from) return;
   EncodedSource encoded = encode_source(from);
-  if (!encoded.scale_copy.empty()) {
-    auto bytes = std::make_shared<std::vector<std::byte>>(std::move(encoded.scale_copy));
-    encoded.matrix.scale = bytes->data();
-    storage_.emplace_back(bytes, bytes->data());
-  }
+  if (!encoded.scale_copy.empty()) encoded.matrix.scale = keep(std::move(encoded.scale_copy));
+  if (!encoded.data_copy.empty()) encoded.matrix.data = keep(std::move(encoded.data_copy));
   constexpr std::string_view kSuffix = ".weight";
   to.name = from.name;
   if (to.name.ends_with(kSuffix)) to.name.resize(to.name.size() - kSuffix.size());
@@ -250,6 +254,7 @@ Result<ModelWeights> ModelWeights::load(const Source& source, ThreadPool& pool, 
   ModelWeights w;
   Loader loader(source, options, w.storage_, w.biases_);
   loader.weight(map.embed_tokens, sites.embed, w.embed);
+  w.first_token = static_cast<int32_t>(map.embed_tokens.row_offset);
   loader.weight(map.lm_head, sites.lm_head, w.lm_head);
   w.final_norm = loader.vector(map.norm);
   w.layers.resize(map.layers.size() + (map.mtp ? 1 : 0));

@@ -12,6 +12,8 @@
 
 namespace plumb {
 
+class Communicator;
+
 enum class Op : uint8_t {
   Embed,
   RmsNorm,
@@ -31,8 +33,10 @@ enum class Op : uint8_t {
   FiniteRows,
   DraftSet,
   Sample,
+  AllReduce,
+  GatherColumns,
 };
-inline constexpr int kOpCount = static_cast<int>(Op::Sample) + 1;
+inline constexpr int kOpCount = static_cast<int>(Op::GatherColumns) + 1;
 std::string to_string(Op op);
 
 // Numerical choices on which published implementations differ (model.md 3.2, 3.3, 3.7). Part of the plan, the same for
@@ -46,7 +50,7 @@ struct Numerics {
   friend bool operator==(const Numerics&, const Numerics&) = default;
 };
 
-// y[t] = table[ids[t]]
+// y[t] = table[ids[t]]; zeros for ids that are not in the table: those of padding rows, or of another rank's share
 struct EmbedArgs {
   const int32_t* ids = nullptr;   // [T]
   const Weight* table = nullptr;  // [vocab_size, hidden]
@@ -205,12 +209,13 @@ struct MlpArgs {
   Numerics numerics{};
 };
 
-// y[t] = sum_k weights[t, k] * mlp_{experts[t, k]}(x[t]) + shared[t]
+// y[t] = sum_k weights[t, k] * mlp_{experts[t, k]}(x[t]) + shared[t], over the experts that are here
 struct MoeArgs {
   std::span<const Weight> gate{};  // [experts] of [inter, hidden]
   std::span<const Weight> up{};
   std::span<const Weight> down{};  // [experts] of [hidden, inter]
   Tensor x{};                      // [T, hidden]
+  int32_t first_expert = 0;        // gate[0] is this one of the model's: a rank may have some of them
   Tensor experts{};                // [T, k] i32; -1 = none (padding rows)
   Tensor weights{};                // [T, k] f32
   Tensor shared{};                 // [T, hidden] or no data
@@ -268,6 +273,22 @@ struct SampleArgs {
   int vocab = 0;                      // ids >= vocab are padding rows and never drawn
   std::span<const SampleRow> rows{};  // [R]
   std::span<SampleOut> out{};         // [R]
+};
+
+// x = the sum of the x of all ranks that share the model, in order of rank: the same bits on each. Ranks that fail
+// leave x as it is; the communicator then has the failure.
+struct AllReduceArgs {
+  Communicator* comm = nullptr;
+  Tensor x{};  // [T, n], without gaps
+  Numerics numerics{};
+};
+
+// On rank 0, y[t] = the rows x[t] of all ranks, one after the other; elsewhere x is sent and y is not touched.
+struct GatherColumnsArgs {
+  Communicator* comm = nullptr;
+  Tensor x{};         // [T, share], without gaps; the last rank's may be narrower
+  int64_t share = 0;  // width of the others'
+  Tensor y{};         // [T, n], without gaps
 };
 
 }  // namespace plumb

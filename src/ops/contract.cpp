@@ -91,9 +91,9 @@ void judge_numerics(const Contract& c, const Call& call, std::vector<Refusal>& o
 
 std::string to_string(Op op) {
   static constexpr std::array<std::string_view, kOpCount> kNames{
-      "embed",           "rms_norm",       "add_rms_norm", "linear",     "rope",   "kv_write", "index_query",
-      "index_key_write", "indexer_logits", "topk",         "mla_attend", "router", "mlp",      "moe",
-      "gather_rows",     "finite_rows",    "draft_set",    "sample"};
+      "embed",           "rms_norm",       "add_rms_norm", "linear",     "rope",       "kv_write",      "index_query",
+      "index_key_write", "indexer_logits", "topk",         "mla_attend", "router",     "mlp",           "moe",
+      "gather_rows",     "finite_rows",    "draft_set",    "sample",     "all_reduce", "gather_columns"};
   return std::string(kNames[static_cast<size_t>(op)]);
 }
 

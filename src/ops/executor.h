@@ -2,6 +2,7 @@
 // watch it from: taps and observers (sentinels, recorders, planted faults) are called here.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -52,7 +53,7 @@ class Executor {
 
   template <class Args>
   void run(SiteId site, int64_t rows, const Args& args, const RowOrigin& origin = {}) {
-    if (rows > 0) launch(site, rows, &args, origin);
+    if (rows > 0 && !halted()) launch(site, rows, &args, origin);
   }
 
   // Observers are called in their order; they must outlive the executor or be removed. The first may change what an op
@@ -79,6 +80,9 @@ class Executor {
   // Hands an intermediate to the tap, if there is one.
   void tap(int layer, std::string_view name, const Tensor& value);
 
+  // Once `flag` is set nothing is launched: what would be computed has lost its use. Null: no such flag.
+  void set_halt(const std::atomic<bool>* flag) { halt_ = flag; }
+
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
   const Memory& memory() const { return memory_; }
@@ -89,12 +93,14 @@ class Executor {
 
  private:
   void launch(SiteId site, int64_t rows, const void* args, const RowOrigin& origin);
+  bool halted() const { return halt_ != nullptr && halt_->load(std::memory_order_relaxed); }
 
   const Plan& plan_;
   Stream stream_;
   Memory memory_;
   Tap tap_{};
   std::vector<OpObserver*> observers_{};
+  const std::atomic<bool>* halt_ = nullptr;
   uint64_t kernel_ns_ = 0;
 };
 

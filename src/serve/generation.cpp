@@ -197,7 +197,8 @@ std::optional<ApiError> Generation::submit_all() {
       const Status status = model_.services.engine->submit(engine_request(choice, number), choice.stream);
       if (status) continue;
       ApiError error = engine_error(status.error(), {});
-      if (error.status == 503 && context_.state.load() == ServerState::Ready) {
+      const bool full = status.error().code == Code::Environment;
+      if (full && context_.state.load() == ServerState::Ready) {
         error = {.status = 429,
                  .message = status.error().what,
                  .type = "rate_limit_error",

@@ -14,10 +14,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// As a process that dies: its sockets are closed, and nobody says goodbye.
+std::vector<std::unique_ptr<Communicator>> ranks_without(int gone, int ranks) {
+  auto mesh = socket_mesh(ranks);
+  std::vector<std::unique_ptr<Communicator>> left;
+  if (!mesh) return left;
+  (*mesh)[static_cast<size_t>(gone)].clear();
+  for (int rank = 0; rank < ranks; ++rank)
+    if (rank != gone)
+      left.push_back(std::make_unique<SocketCommunicator>(rank, std::move((*mesh)[static_cast<size_t>(rank)])));
+  return left;
+}
+
 TEST(RankFailure, OneThatIsGoneIsNamedByAllAtOnce) {
-  auto ranks = joined_ranks(4);
-  ranks[2].reset();  // as a process that ends: its sockets are closed
-  ranks.erase(ranks.begin() + 2);
+  auto ranks = ranks_without(2, 4);
   on_each_rank(ranks, [](Communicator& comm) {
     float value = 1;
     const Status status = all_reduce(comm, std::span(&value, 1));
@@ -42,12 +52,32 @@ TEST(RankFailure, OneThatHangsMissesTheDeadlineAndIsNamed) {
 
 // A rank that only waits for the leader hears of a third one's end without being told.
 TEST(RankFailure, AnEndIsNoticedByThoseWhoWaitForSomebodyElse) {
-  auto ranks = joined_ranks(3);
-  ranks.pop_back();
+  auto ranks = ranks_without(2, 3);
   int told = 0;
   const Status status = broadcast(*ranks[1], 0, std::as_writable_bytes(std::span(&told, 1)));
   ASSERT_FALSE(status);
   EXPECT_THAT(status.error().what, HasSubstr("rank 2 is gone"));
+}
+
+// One that is done before the others has not been lost, unless something is still expected of it.
+TEST(RankFailure, OneThatEndsInOrderDoesNotDisturbTheRest) {
+  auto ranks = joined_ranks(3);
+  ranks.pop_back();
+  std::thread leader([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    int told = 7;
+    const std::vector<Communicator::Out> out{{}, std::as_bytes(std::span(&told, 1)), {}};
+    const std::vector<Communicator::In> in(3);
+    EXPECT_TRUE(ranks[0]->exchange(out, in));
+  });
+  int told = 0;
+  EXPECT_TRUE(broadcast(*ranks[1], 0, std::as_writable_bytes(std::span(&told, 1))));
+  EXPECT_EQ(told, 7);
+  leader.join();
+  float value = 1;
+  const Status status = all_reduce(*ranks[1], std::span(&value, 1));
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().what, HasSubstr("rank 2"));
 }
 
 TEST(RankFailure, TheFirstCauseTravels) {

@@ -63,8 +63,8 @@ def check_recipe(plumb, model, recipe):
     ended = run(plumb, "serve", *arguments)
     assert ended.returncode == 2, f"exit code {ended.returncode}: {ended.stderr}"
     refused, left = ended.stderr.split("works instead: ")
-    # Where every flag is understood, only the GPUs are missing here.
-    whole = "ranks are GPUs" in refused
+    # Where every flag is understood, only heads for so many ranks are missing here.
+    whole = "num_attention_heads 4 cannot be divided by 8" in refused
     left = ["plumb", "serve", *arguments] if whole else shlex.split(left.splitlines()[0])
     assert left[:2] == ["plumb", "serve"], left
     for flag in (a.split("=")[0] for a in arguments if a.startswith("--")):
@@ -90,7 +90,7 @@ def check_recipe(plumb, model, recipe):
 HONOURED = {"--model", "--model-path", "--tensor-parallel-size", "--max-running-requests", "--max-num-seqs",
             "--mem-fraction-static", "--gpu-memory-utilization", "--chunked-prefill-size", "--max-prefill-tokens",
             "--max-model-len", "--kv-cache-dtype", "--disable-radix-cache", "--data-parallel-size",
-            "--expert-parallel-size", "--enable-metrics", "--sleep-on-idle", "--enable-cache-report",
+            "--expert-parallel-size", "--enable-expert-parallel", "--enable-metrics", "--sleep-on-idle", "--enable-cache-report",
             "--reasoning-parser", "--tool-call-parser", "--enable-auto-tool-choice", "--speculative-algorithm", "--speculative-algo", "--speculative-num-steps",
             "--speculative-num-draft-tokens", "--speculative-eagle-topk", "--speculative-config",
             "--speculative-config.method", "--speculative-config.num_speculative_tokens"}
@@ -142,9 +142,9 @@ def test_own_kernel_names_and_wrong_formats(plumb, model):
     for arguments, said in [(["--quantization", "fp8"], "the checkpoint is 'modelopt_fp4'"),
                             (["--moe-runner-backend", "triton"], "--kernel moe=NAME"),
                             (["--kv-cache-dtype", "fp8_e5m2"], "known here: auto, f32, bf16"),
-                            (["--tp", "8"], "ranks are GPUs"),
+                            (["--tp", "8"], "num_attention_heads 4 cannot be divided by 8"),
                             (["--chunked-prefill-size", "8192"], "--max-batch-tokens 8256"),
-                            (["--enable-expert-parallel"], "--tp N")]:
+                            (["--enable-dp-attention"], "--tp N")]:
         ended = run(plumb, "plan", model, *arguments)
         assert ended.returncode == 2 and said in ended.stderr, f"{arguments}: {ended.returncode} {ended.stderr}"
 

@@ -22,6 +22,7 @@ Cases make_cases(const Contract& contract) {
   add_cache_cases(contract, cases);
   add_attend_cases(contract, cases);
   add_sample_cases(contract, cases);
+  add_collective_cases(contract, cases);
   return cases;
 }
 

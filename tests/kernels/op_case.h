@@ -48,6 +48,7 @@ void add_row_cases(const Contract& contract, Cases& out);     // Embed, norms, R
 void add_cache_cases(const Contract& contract, Cases& out);   // KvWrite, IndexQuery, IndexKeyWrite
 void add_attend_cases(const Contract& contract, Cases& out);  // IndexerLogits, TopK, MlaAttend
 void add_sample_cases(const Contract& contract, Cases& out);
+void add_collective_cases(const Contract& contract, Cases& out);  // AllReduce, GatherColumns
 
 const Kernel& reference_of(Op op);
 // Scratch of exactly what the contract asks for, fenced.

@@ -241,7 +241,7 @@ int sort_entries(const MoeArgs& args, const Scratch& scratch) {
   int count = 0;
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     for (int64_t slot = 0; slot < args.experts.dim(1); ++slot) {
-      const int32_t expert = args.experts.row_i32(t)[slot];
+      const int32_t expert = args.experts.row_i32(t)[slot] - args.first_expert;
       if (expert < 0 || expert >= static_cast<int64_t>(args.gate.size())) continue;
       scratch.entries[count++] = {
           .expert = expert, .row = static_cast<int32_t>(t), .weight = args.weights.row_f32(t)[slot]};

@@ -95,13 +95,14 @@ class Strip {
 inline int64_t strips(int64_t rows) { return (rows + kStrip - 1) / kStrip; }
 
 // Registration of each file's kernels.
-void add_row_kernels(std::vector<Kernel>& out);      // norm.cpp
-void add_rope_kernels(std::vector<Kernel>& out);     // rope.cpp
-void add_linear_kernels(std::vector<Kernel>& out);   // linear.cpp
-void add_expert_kernels(std::vector<Kernel>& out);   // moe.cpp
-void add_indexer_kernels(std::vector<Kernel>& out);  // indexer.cpp
-void add_attend_kernels(std::vector<Kernel>& out);   // attend.cpp
-void add_sample_kernels(std::vector<Kernel>& out);   // sample.cpp
+void add_row_kernels(std::vector<Kernel>& out);         // norm.cpp
+void add_rope_kernels(std::vector<Kernel>& out);        // rope.cpp
+void add_linear_kernels(std::vector<Kernel>& out);      // linear.cpp
+void add_expert_kernels(std::vector<Kernel>& out);      // moe.cpp
+void add_indexer_kernels(std::vector<Kernel>& out);     // indexer.cpp
+void add_attend_kernels(std::vector<Kernel>& out);      // attend.cpp
+void add_sample_kernels(std::vector<Kernel>& out);      // sample.cpp
+void add_collective_kernels(std::vector<Kernel>& out);  // collective.cpp
 // The contract of a reference kernel: every format, every choice, one fixed order.
 Contract reference_contract(Op op);
 

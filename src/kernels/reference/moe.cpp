@@ -99,7 +99,7 @@ void run_experts(const MoeArgs& args, int64_t first, int64_t count, std::vector<
     where.clear();
     for (int64_t t = 0; t < count; ++t) {
       for (int64_t i = 0; i < k; ++i) {
-        if (args.experts.row_i32(first + t)[i] != static_cast<int32_t>(e)) continue;
+        if (args.experts.row_i32(first + t)[i] != args.first_expert + static_cast<int32_t>(e)) continue;
         x.push_back(args.x.row_f32(first + t));
         where.push_back(t * k + i);
       }

@@ -35,6 +35,7 @@ std::vector<Kernel> reference_kernels() {
   reference::add_attend_kernels(kernels);
   reference::add_expert_kernels(kernels);
   reference::add_sample_kernels(kernels);
+  reference::add_collective_kernels(kernels);
   return kernels;
 }
 

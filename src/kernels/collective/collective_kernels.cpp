@@ -1,0 +1,83 @@
+#include "kernels/collective/collective_kernels.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "comm/collectives.h"
+#include "tensor/encode.h"
+
+namespace plumb {
+namespace {
+
+// x without gaps: x itself, or a copy in the workspace.
+std::span<float> packed(const Tensor& x, const Stream& stream) {
+  const auto count = static_cast<size_t>(x.elements());
+  if (x.contiguous()) return {x.f32(), count};
+  PLUMB_CHECK(count * sizeof(float) <= stream.workspace_bytes, "workspace of a collective");
+  auto* const copy = reinterpret_cast<float*>(stream.workspace);
+  for (int64_t t = 0; t < x.dim(0); ++t) std::copy_n(x.row_f32(t), x.dim(1), copy + t * x.dim(1));
+  return {copy, count};
+}
+
+void all_reduce_rows(const AllReduceArgs& args, Stream& stream) {
+  const std::span<float> values = packed(args.x, stream);
+  if (!all_reduce(*args.comm, values)) return;
+  if (args.numerics.round_bf16) std::transform(values.begin(), values.end(), values.begin(), round_bf16);
+  if (values.data() == args.x.f32()) return;
+  for (int64_t t = 0; t < args.x.dim(0); ++t)
+    std::copy_n(values.data() + t * args.x.dim(1), args.x.dim(1), args.x.row_f32(t));
+}
+
+void gather_shares(const GatherColumnsArgs& args, Stream& stream) {
+  Communicator& comm = *args.comm;
+  const auto ranks = static_cast<size_t>(comm.size());
+  std::vector<Communicator::Out> out(ranks);
+  std::vector<Communicator::In> in(ranks);
+  if (comm.rank() != 0) {
+    out[0] = std::as_bytes(packed(args.x, stream));
+    static_cast<void>(comm.exchange(out, in));  // the communicator keeps the failure
+    return;
+  }
+  const int64_t rows = args.x.dim(0), n = args.y.dim(1);
+  const auto width = [&](size_t p) { return std::min(args.share, n - args.share * static_cast<int64_t>(p)); };
+  const Communicator::In memory = comm.scratch(static_cast<size_t>(rows * n) * sizeof(float));
+  size_t at = 0;
+  for (size_t p = 1; p < ranks; ++p) {
+    in[p] = memory.subspan(at, static_cast<size_t>(rows * width(p)) * sizeof(float));
+    at += in[p].size();
+  }
+  if (!comm.exchange(out, in)) return;
+  for (int64_t t = 0; t < rows; ++t) {
+    float* const y = args.y.row_f32(t);
+    std::copy_n(args.x.row_f32(t), args.x.dim(1), y);
+    for (size_t p = 1; p < ranks; ++p)
+      std::copy_n(reinterpret_cast<const float*>(in[p].data()) + t * width(p), width(p),
+                  y + args.share * static_cast<int64_t>(p));
+  }
+}
+
+size_t packed_bytes(const Call& call) { return static_cast<size_t>(call.m_hi * call.k) * sizeof(float); }
+
+Contract contract_of(Op op, const char* order) {
+  Contract contract{.name = to_string(op) + "." + order + ".generic", .op = op};
+  contract.reads = {kF32};
+  contract.round_bf16 = true;
+  contract.norm_two_roundings = true;  // there is nothing to round, or to rotate
+  contract.index_hadamard = true;
+  contract.deterministic = true;
+  contract.batch_invariant = true;
+  contract.sum_order = order;
+  contract.workspace = packed_bytes;
+  contract.error_bound = {.c = 1, .unit = DType::F32};
+  contract.preference = 10;  // the only one so far
+  return contract;
+}
+
+}  // namespace
+
+std::vector<Kernel> collective_kernels() {
+  return {make_kernel<AllReduceArgs, all_reduce_rows>(contract_of(Op::AllReduce, "rank_order")),
+          make_kernel<GatherColumnsArgs, gather_shares>(contract_of(Op::GatherColumns, "copies"))};
+}
+
+}  // namespace plumb

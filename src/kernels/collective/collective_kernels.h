@@ -1,0 +1,11 @@
+#pragma once
+
+#include <vector>
+
+#include "ops/kernel.h"
+
+namespace plumb {
+
+std::vector<Kernel> collective_kernels();
+
+}  // namespace plumb

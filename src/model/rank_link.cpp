@@ -1,0 +1,256 @@
+#include "model/rank_link.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "comm/collectives.h"
+#include "model/buffers.h"
+
+namespace plumb {
+namespace {
+
+// Of ops that all ranks compute alike, what they leave.
+std::span<const Tensor> replicated_outputs(const OpCall& call, std::array<Tensor, 2>& out) {
+  switch (call.kernel.contract.op) {
+    case Op::RmsNorm:
+      out[0] = static_cast<const RmsNormArgs*>(call.args)->y;
+      return std::span(out).first(1);
+    case Op::AddRmsNorm: {
+      const auto& args = *static_cast<const AddRmsNormArgs*>(call.args);
+      out = {args.residual, args.y};
+      return out;
+    }
+    case Op::Router: {
+      const auto& args = *static_cast<const RouterArgs*>(call.args);
+      out = {args.experts, args.weights};
+      return out;
+    }
+    case Op::TopK:
+      out[0] = static_cast<const TopKArgs*>(call.args)->indices;
+      return std::span(out).first(1);
+    default:
+      return {};
+  }
+}
+
+// Not for strangers: two ranks' bits are compared, nobody chooses them.
+uint64_t hash_rows(const Tensor& tensor, uint64_t hash) {
+  const auto columns = static_cast<size_t>(tensor.dim(1));
+  for (int64_t r = 0; r < tensor.dim(0); ++r) {
+    const auto* row = static_cast<const std::byte*>(tensor.data) + r * tensor.ld * bits(tensor.dtype) / 8;
+    for (size_t i = 0; i < columns; ++i) {
+      uint32_t word = 0;
+      std::memcpy(&word, row + i * sizeof word, sizeof word);
+      hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+      hash ^= hash >> 29;
+    }
+  }
+  return hash;
+}
+
+}  // namespace
+
+void ReplicaWatch::after(const OpCall& call, Executor& executor) {
+  std::array<Tensor, 2> out{};
+  uint64_t hash = 0;
+  const std::span<const Tensor> tensors = replicated_outputs(call, out);
+  if (tensors.empty() || executor.memory().where != Where::Host) return;
+  for (const Tensor& tensor : tensors) hash = hash_rows(tensor, hash);
+  seen_.push_back({.site = call.site, .hash = hash});
+}
+
+RankLink::RankLink(Communicator& comm, Executor& executor) : comm_(comm), executor_(executor) {
+  executor_.set_halt(&comm.failed_flag());
+}
+
+RankLink::~RankLink() {
+  if (watching_) executor_.remove_observer(watch_);
+  executor_.set_halt(nullptr);
+}
+
+void RankLink::set_times(Milliseconds deadline, Milliseconds patience) {
+  deadline_ = deadline;
+  patience_ = patience;
+  comm_.set_deadline(deadline);
+}
+
+void RankLink::send(const Message& message) {
+  Message told = message;
+  told.deadline_ms = deadline_.count();
+  told.patience_ms = patience_.count();
+  static_cast<void>(broadcast(comm_, 0, std::as_writable_bytes(std::span(&told, 1))));
+}
+
+// The pages that the step's rows see, where they are not what the others know.
+void RankLink::note_changes(const Paging& paging) {
+  changes_.clear();
+  if (paging.sequences != table_sequences_ || paging.page_table_stride != table_stride_) keep_table(paging);
+  longest_.assign(static_cast<size_t>(paging.sequences), -1);
+  for (int row = 0; row < paging.rows; ++row) {
+    if (paging.sequence[row] < 0) continue;
+    int32_t& longest = longest_[static_cast<size_t>(paging.sequence[row])];
+    longest = std::max(longest, paging.positions[row]);
+  }
+  for (int32_t s = 0; s < paging.sequences; ++s) {
+    const int32_t longest = longest_[static_cast<size_t>(s)];
+    if (longest < 0) continue;
+    for (int32_t page = 0; page <= longest / paging.page_tokens; ++page) {
+      const int32_t at = s * paging.page_table_stride + page;
+      if (table_[static_cast<size_t>(at)] == paging.page_table[at]) continue;
+      table_[static_cast<size_t>(at)] = paging.page_table[at];
+      changes_.insert(changes_.end(), {at, paging.page_table[at]});
+    }
+  }
+}
+
+void RankLink::keep_table(const Paging& paging) {
+  table_sequences_ = paging.sequences;
+  table_stride_ = paging.page_table_stride;
+  table_.assign(static_cast<size_t>(table_sequences_) * static_cast<size_t>(table_stride_), -1);
+}
+
+void RankLink::announce(Message message, const StepInput& step) {
+  if (!leads() || failed()) return;
+  const Paging& paging = step.paging;
+  note_changes(paging);
+  message.rows = paging.rows;
+  message.logit_rows = static_cast<int32_t>(step.logit_rows.size());
+  message.hidden_rows = static_cast<int32_t>(step.hidden_rows.size());
+  message.sequences = paging.sequences;
+  message.stride = paging.page_table_stride;
+  message.page_tokens = paging.page_tokens;
+  message.changes = static_cast<int32_t>(changes_.size() / 2);
+  message.watched = watch_every_ > 0 && steps_++ % static_cast<uint64_t>(watch_every_) == 0 ? 1 : 0;
+  payload_.clear();
+  for (const int32_t* list : {step.token_ids, paging.positions, paging.sequence})
+    payload_.insert(payload_.end(), list, list + paging.rows);
+  payload_.insert(payload_.end(), step.logit_rows.begin(), step.logit_rows.end());
+  payload_.insert(payload_.end(), step.hidden_rows.begin(), step.hidden_rows.end());
+  payload_.insert(payload_.end(), changes_.begin(), changes_.end());
+  send(message);
+  static_cast<void>(broadcast(comm_, 0, std::as_writable_bytes(std::span(payload_))));
+  begin_watch(message.watched != 0);
+}
+
+void RankLink::announce_step(const StepInput& step) { announce({.kind = Kind::Step}, step); }
+
+void RankLink::announce_draft(const StepInput& step, bool continues_draft, bool reuse_selection) {
+  announce({.kind = Kind::Draft, .continues_draft = continues_draft, .reuse_selection = reuse_selection}, step);
+}
+
+void RankLink::announce_wipe(int32_t page) {
+  if (leads()) send({.kind = Kind::Wipe, .page = page});
+}
+
+void RankLink::beat() {
+  if (!leads()) return;
+  send({.kind = Kind::Beat});
+  static_cast<void>(barrier(comm_));
+}
+
+void RankLink::finish() {
+  if (leads()) send({.kind = Kind::End});
+}
+
+void RankLink::begin_watch(bool watched) {
+  watching_ = watched;
+  if (!watched) return;
+  watch_.clear();
+  executor_.add_observer(watch_);
+}
+
+void RankLink::end_step() {
+  if (!watching_) return;
+  watching_ = false;
+  executor_.remove_observer(watch_);
+  if (!failed()) compare();
+  ++watched_;
+}
+
+void RankLink::compare() {
+  const std::span<const ReplicaWatch::Seen> mine = watch_.seen();
+  const auto ranks = static_cast<size_t>(comm_.size());
+  std::vector<ReplicaWatch::Seen> all(mine.size() * ranks);
+  if (!all_gather(comm_, std::as_bytes(mine), std::as_writable_bytes(std::span(all)))) return;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    for (size_t r = 1; r < ranks; ++r) {
+      if (all[r * mine.size() + i].hash == all[i].hash) continue;
+      const Site& site = executor_.plan().sites[static_cast<size_t>(mine[i].site)];
+      return comm_.fail(
+          {Code::Verification,
+           comm_.name_of(static_cast<int>(r)) + " has other bits than " + comm_.name_of(0) + " at " + site.decl.name,
+           "what every rank computes alike must be alike, or the ranks select different tokens",
+           {}});
+    }
+  }
+}
+
+StepInput RankLink::input_of(const Message& message) const {
+  const int32_t* at = payload_.data();
+  const auto take = [&at](int32_t count) {
+    const int32_t* list = at;
+    at += count;
+    return list;
+  };
+  StepInput step;
+  step.token_ids = take(message.rows);
+  step.paging = {.rows = message.rows,
+                 .sequences = message.sequences,
+                 .positions = take(message.rows),
+                 .sequence = take(message.rows),
+                 .page_table = table_.data(),
+                 .page_table_stride = message.stride,
+                 .page_tokens = message.page_tokens};
+  step.logit_rows = {take(message.logit_rows), static_cast<size_t>(message.logit_rows)};
+  step.hidden_rows = {take(message.hidden_rows), static_cast<size_t>(message.hidden_rows)};
+  return step;
+}
+
+Status RankLink::take_step(const Message& message, Forward& forward) {
+  const int64_t words =
+      int64_t{3} * message.rows + message.logit_rows + message.hidden_rows + int64_t{2} * message.changes;
+  payload_.resize(static_cast<size_t>(words));
+  PLUMB_TRY_STATUS(broadcast(comm_, 0, std::as_writable_bytes(std::span(payload_))));
+  if (message.sequences != table_sequences_ || message.stride != table_stride_)
+    keep_table({.sequences = message.sequences, .page_table_stride = message.stride});
+  const size_t first = payload_.size() - 2 * static_cast<size_t>(message.changes);
+  for (size_t i = first; i < payload_.size(); i += 2) table_[static_cast<size_t>(payload_[i])] = payload_[i + 1];
+  begin_watch(message.watched != 0);
+  const StepInput step = input_of(message);
+  if (message.kind == Kind::Step) {
+    plumb::forward(forward, step);
+  } else {
+    const ForwardBuffers& b = forward.buffers;
+    mtp_forward(forward, step, message.continues_draft != 0 ? b.z : b.hidden, message.reuse_selection != 0);
+  }
+  return failed() ? Status(*comm_.failure()) : Status(Ok{});
+}
+
+Status RankLink::follow(Forward& forward) {
+  PLUMB_CHECK(!leads(), "rank 0 leads");
+  while (true) {
+    Message message;
+    comm_.set_deadline(patience_);
+    PLUMB_TRY_STATUS(broadcast(comm_, 0, std::as_writable_bytes(std::span(&message, 1))));
+    deadline_ = Milliseconds(message.deadline_ms);
+    patience_ = Milliseconds(message.patience_ms);
+    comm_.set_deadline(deadline_);
+    switch (message.kind) {
+      case Kind::Step:
+      case Kind::Draft:
+        PLUMB_TRY_STATUS(take_step(message, forward));
+        break;
+      case Kind::Wipe:
+        forward.cache.wipe(message.page, forward.executor.memory(), forward.executor.stream());
+        break;
+      case Kind::Beat:
+        PLUMB_TRY_STATUS(barrier(comm_));
+        break;
+      case Kind::End:
+        return Ok{};
+    }
+  }
+}
+
+}  // namespace plumb
