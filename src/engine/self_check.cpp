@@ -8,12 +8,12 @@
 #include <set>
 
 #include "base/hash.h"
+#include "engine/check_sample.h"
 #include "engine/generate.h"
+#include "engine/op_watch.h"
 #include "engine/probe.h"
 #include "guard/angle_watch.h"
-#include "guard/op_recorder.h"
 #include "guard/path_bound.h"
-#include "guard/witness.h"
 
 namespace plumb {
 namespace {
@@ -27,7 +27,8 @@ class SelfChecks {
       : in_(input),
         plan_(input.forward.executor.plan()),
         vocab_(input.options.vocab_size > 0 ? input.options.vocab_size : input.forward.config.vocab_size),
-        context_(effective_context(input.options, input.forward)) {}
+        context_(effective_context(input.options, input.forward)),
+        quick_(quick_sample(input.forward)) {}
 
   std::vector<Check> run();
 
@@ -60,16 +61,17 @@ class SelfChecks {
   std::vector<int32_t> answer(Check& check, Probe& probe, GenerateRequest request);
   void compare(Check& check, const Logits& have, const Logits& want, const std::string& what);
   void decode_against_prefill(Check& check, int prompt_tokens);
-  bool sampled_layer(int layer) const;
+  bool sampled(SiteId site) const { return in_.full || quick_[static_cast<size_t>(site)]; }
+  bool ops_can_be_seen() const { return in_.forward.executor.memory().where == Where::Host; }
   // Why the check can't be run on this device, if so.
   bool left_out(Check& check, bool looks_at_ops);
-  // Judges rows of the ops that `wanted` chooses while `body` runs.
-  void watch_ops(Check& check, const std::function<RowRange(const OpCall&, const Site&)>& wanted,
-                 const std::function<void()>& body);
+  // Runs a failed check of whole paths once more, watching every op, to name the first that is wrong.
+  void name_op(Check& check, Body body);
 
   const SelfCheckInput& in_;
   const Plan& plan_;
   const int vocab_, context_;
+  const std::vector<bool> quick_;
 };
 
 std::vector<int32_t> SelfChecks::some_ids(int count, uint64_t seed) const {
@@ -126,62 +128,12 @@ void SelfChecks::compare(Check& check, const Logits& have, const Logits& want, c
 
 // Records of ops, and the bound of paths that add in several orders, have been tried on CPUs only.
 bool SelfChecks::left_out(Check& check, bool looks_at_ops) {
-  if (in_.forward.executor.memory().where == Where::Host) return false;
+  if (ops_can_be_seen()) return false;
   if (!looks_at_ops && one_order_everywhere(plan_)) return false;
   skip(check, looks_at_ops ? "ops are looked at on CPUs only so far"
                            : "the plan adds in several orders, and their bound is not calibrated on this device "
                              "(--deterministic makes this check exact)");
   return true;
-}
-
-bool SelfChecks::sampled_layer(int layer) const {
-  if (layer < 0 || in_.full) return true;
-  const ModelConfig& c = in_.forward.config;
-  std::set<int> chosen = {0, c.num_hidden_layers - 1, c.num_hidden_layers};
-  std::set<std::pair<bool, bool>> kinds;  // sparse MLP, own indexer: the first layer of each kind
-  for (int l = 0; l < c.num_hidden_layers; ++l)
-    if (kinds.emplace(in_.forward.weights.layers[static_cast<size_t>(l)].sparse, c.is_full_indexer(l)).second)
-      chosen.insert(l);
-  return chosen.contains(layer);
-}
-
-void SelfChecks::watch_ops(Check& check, const std::function<RowRange(const OpCall&, const Site&)>& wanted,
-                           const std::function<void()>& body) {
-  const Witness witness(plan_, in_.registry, in_.pool);
-  int64_t ops = 0, elements = 0;
-  std::set<int> layers;
-  bool failed = false;
-  const auto site_of = [&](SiteId id) -> const Site& { return plan_.sites[static_cast<size_t>(id)]; };
-  OpRecorder recorder([&](const OpCall& call) { return wanted(call, site_of(call.site)); },
-                      [&](const OpRecord& record) {
-                        const Site& site = site_of(record.site());
-                        const Judgement judgement = witness.judge(record);
-                        ++ops;
-                        elements += judgement.compared;
-                        layers.insert(site.decl.layer);
-                        if (failed || judgement.worst < check.figure) return;
-                        check.figure = judgement.worst;
-                        check.worst = {.layer = site.decl.layer,
-                                       .site = site.decl.name,
-                                       .op = to_string(site.decl.call.op),
-                                       .kernel = record.kernel().contract.name};
-                        if (judgement.passes()) return;
-                        failed = true;  // the first one is the verdict; what follows may follow from it
-                        check.worst.deviation = judgement.to_string();
-                        for (const Kernel* kernel : witness.accepted(record)) {
-                          const Result<Judgement> other = witness.judge(record, *kernel);
-                          if (other && other->passes() && !kernel->contract.reference)
-                            check.worst.passing.push_back(kernel->contract.name);
-                        }
-                      });
-  in_.forward.executor.add_observer(recorder);
-  body();
-  in_.forward.executor.remove_observer(recorder);
-  if (failed) check.verdict = Check::Verdict::Failed;
-  check.bound = 1;
-  check.unit = "largest |error| / bound of the kernel's contract";
-  check.sample += std::to_string(ops) + " ops of " + std::to_string(layers.size()) + " layers, " +
-                  std::to_string(elements) + " values";
 }
 
 // ---- the checks ----
@@ -201,10 +153,10 @@ void SelfChecks::layer_replay(Check& check) {
   in_.forward.executor.add_observer(angles);
   std::map<SiteId, int> seen;
   watch_ops(
-      check,
+      in_, check,
       [&](const OpCall& call, const Site& site) -> RowRange {
         // The sampler has a check of its own; rows of the op: the last, and with `full` as many as are cheap.
-        if (site.decl.call.op == Op::Sample || !sampled_layer(site.decl.layer)) return {};
+        if (site.decl.call.op == Op::Sample || !sampled(call.site)) return {};
         if (seen[call.site]++ >= (in_.full ? 6 : 3)) return {};
         const int64_t rows = std::min<int64_t>(call.rows, in_.full ? 4 : 1);
         return {.first = call.rows - rows, .count = rows};
@@ -257,12 +209,12 @@ void SelfChecks::long_context(Check& check) {
   Check ops{.name = check.name};
   std::map<SiteId, int> seen;
   watch_ops(
-      ops,
+      in_, ops,
       [&](const OpCall& call, const Site& site) -> RowRange {
         const Op op = site.decl.call.op;
         const bool selection = op == Op::IndexerLogits || op == Op::TopK || op == Op::MlaAttend ||
                                op == Op::IndexQuery || op == Op::IndexKeyWrite;
-        if (!selection || !sampled_layer(site.decl.layer)) return {};
+        if (!selection || !sampled(call.site)) return {};
         if (seen[call.site]++ >= (in_.full ? 8 : 4)) return {};
         return {.first = call.rows - 1, .count = 1};
       },
@@ -463,6 +415,21 @@ void SelfChecks::text(Check& check) {
   check.sample = std::to_string(in_.texts.size()) + " prompts";
 }
 
+void SelfChecks::name_op(Check& check, Body body) {
+  constexpr auto kPatience = std::chrono::seconds(60);
+  const auto begin = std::chrono::steady_clock::now();
+  Check again{.name = check.name}, ops{.name = check.name};
+  int64_t turn = 0;
+  watch_ops(
+      in_, ops,
+      [&](const OpCall& call, const Site&) -> RowRange {
+        if (std::chrono::steady_clock::now() - begin > kPatience) return {};
+        return {.first = turn++ % call.rows, .count = 1};
+      },
+      [&] { (this->*body)(again); });
+  if (ops.verdict == Check::Verdict::Failed) check.worst = ops.worst;
+}
+
 std::vector<Check> SelfChecks::run() {
   const std::pair<const char*, Body> all[] = {{"weights", &SelfChecks::weights},
                                               {"layer_replay", &SelfChecks::layer_replay},
@@ -481,8 +448,13 @@ std::vector<Check> SelfChecks::run() {
     Check check{.name = name};
     const auto begin = std::chrono::steady_clock::now();
     (this->*body)(check);
+    const bool paths = body != &SelfChecks::weights && body != &SelfChecks::golden && body != &SelfChecks::text;
+    if (paths && !in_.first_only && check.verdict == Check::Verdict::Failed && check.worst.site.empty() &&
+        ops_can_be_seen())
+      name_op(check, body);
     check.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     checks.push_back(std::move(check));
+    if (in_.first_only && checks.back().verdict == Check::Verdict::Failed) break;
   }
   Probe::clean_up(in_);
   return checks;

@@ -31,6 +31,7 @@ struct SelfCheckInput {
   const Registry& registry;
   ThreadPool* pool = nullptr;
   bool full = false;
+  bool first_only = false;         // the first failed check ends them
   int64_t checked_tensors = 0;     // by the loader
   const Golden* golden = nullptr;  // of the file beside the model, if there is one
   std::string golden_problem{};    // why the file can't be used; fails the check

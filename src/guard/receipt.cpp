@@ -70,8 +70,9 @@ Error Receipt::to_error() const {
   for (const Check& check : checks) {
     if (check.verdict != Check::Verdict::Failed) continue;
     error.what += (error.what.ends_with("failed") ? ": " : ", ") + check.name;
-    error.why += (error.why.empty() ? "" : "\n  ") + check.name + ": " + check.unit + " is " + number(check.figure) +
-                 ", allowed is " + number(check.bound);
+    error.why += (error.why.empty() ? "" : "\n  ") + check.name + ":";
+    if (!(check.figure <= check.bound))
+      error.why += " " + check.unit + " is " + number(check.figure) + ", allowed is " + number(check.bound);
     for (const std::string& problem : check.problems) error.why += "\n    " + problem;
     if (check.worst.deviation.empty()) continue;
     error.why += "\n    first op out of bound: " + check.worst.site + " (" + check.worst.op + ", kernel " +

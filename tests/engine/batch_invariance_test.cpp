@@ -1,6 +1,7 @@
 // Whatever else is in the batch, however a prompt is cut, found or computed again: the same bits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -193,6 +194,39 @@ TEST_P(BatchInvariance, AStreamGoneMidwayChangesNothingForTheOthers) {
   for (size_t i = 0; i < clients.size(); ++i) {
     const Outcome got = outcome_of(*rig, *clients[i], requests[i].request_id);
     if (i % 3 != 0) expect_same(got, want[i], i);
+  }
+}
+
+// Padding rows, and steps that a GPU replays from a recording, write nowhere: not to a first page either.
+TEST_P(BatchInvariance, OnlyPagesOfSequencesAreWritten) {
+  RigOptions options;
+  options.engine.max_running = 5;  // less than a row bucket
+  const auto rig = make_rig(options);
+  ASSERT_NE(rig, nullptr);
+  std::mt19937 random(5);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 5; ++i) {
+    GenerateRequest request{.request_id = "p" + std::to_string(i)};
+    request.prompt_ids = random_prompt(random, 20);
+    request.max_tokens = 30;
+    request.sampling.temperature = 0;
+    clients.push_back(std::make_unique<Client>(*rig->engine, request));
+  }
+  for (const auto& client : clients) client->wait();
+  rig->engine->drain(10'000);
+  Executor& executor = rig->executor();
+  for (int layer = 0; layer < rig->config().num_hidden_layers; ++layer) {
+    const KvView view = rig->instance->cache->view(layer);
+    std::vector<std::byte> page(static_cast<size_t>(view.geometry.latent_page_bytes()));
+    int written = 0;
+    for (int64_t p = 0; p < options.pages; ++p) {
+      executor.memory().download(page.data(), view.latent + p * view.geometry.latent_page_bytes(), page.size(),
+                                 executor.stream());
+      executor.memory().synchronise(executor.stream());
+      written += std::ranges::any_of(page, [](std::byte b) { return b != std::byte{0}; }) ? 1 : 0;
+    }
+    EXPECT_GT(written, 0) << "layer " << layer;
+    EXPECT_LE(written, 5) << "layer " << layer;  // one for each
   }
 }
 

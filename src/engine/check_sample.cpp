@@ -1,0 +1,48 @@
+#include "engine/check_sample.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+namespace plumb {
+namespace {
+
+// The reference decodes some 100 million elements a second, several times for each launch that is judged.
+constexpr int64_t kAffordableElements = int64_t{1} << 25;
+
+int64_t cost_of(const Call& call) {
+  const int64_t matrix = call.n * call.k;
+  if (call.op == Op::Mlp) return 3 * matrix;
+  return call.op == Op::Moe ? 3 * call.topk * matrix : matrix;
+}
+
+std::set<int> whole_layers(const Forward& forward) {
+  const ModelConfig& c = forward.config;
+  std::set<int> chosen = {0, c.num_hidden_layers - 1, c.num_hidden_layers};
+  std::set<std::pair<bool, bool>> kinds;  // sparse MLP, own indexer
+  for (int l = 0; l < c.num_hidden_layers; ++l)
+    if (kinds.emplace(forward.weights.layers[static_cast<size_t>(l)].sparse, c.is_full_indexer(l)).second)
+      chosen.insert(l);
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<bool> quick_sample(const Forward& forward) {
+  const std::vector<Site>& sites = forward.executor.plan().sites;
+  const std::set<int> whole = whole_layers(forward);
+  std::vector<size_t> order(sites.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return cost_of(sites[i].decl.call); });
+  std::vector<bool> sampled(sites.size());
+  int64_t spent = 0;
+  for (const size_t i : order) {
+    const SiteDecl& decl = sites[i].decl;
+    const bool always = decl.layer < 0 || whole.contains(decl.layer);
+    sampled[i] = always || (spent += cost_of(decl.call)) <= kAffordableElements;
+  }
+  return sampled;
+}
+
+}  // namespace plumb
