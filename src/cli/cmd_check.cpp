@@ -9,20 +9,22 @@
 #include "cli/fault_options.h"
 #include "cli/model_options.h"
 #include "cli/token_input.h"
+#include "guard/capture.h"
 #include "guard/check_report.h"
 #include "text/tokenizer.h"
 
 namespace plumb {
 namespace {
 
+constexpr int64_t kRowsOfOtherCaches = 4;          // judged of each launch
 constexpr int64_t kSmallBytes = int64_t{1} << 30;  // of weights: what the reference runs in seconds
 
 struct CheckCommand {
   ModelOptions model{};
-  std::string prompt{}, ids_file{}, report{};
+  std::string prompt{}, ids_file{}, capture{}, report{};
   int decode_steps = 4, sequences = 8;
   int64_t rows = -1;
-  bool no_drift = false;
+  bool no_drift = false, no_caches = false;
 };
 
 int64_t weight_bytes(const OpenedModel& model) {
@@ -34,6 +36,10 @@ int64_t weight_bytes(const OpenedModel& model) {
 Result<std::vector<int32_t>> prompt_of(const CheckCommand& command, const ModelSource& source, const OpenedModel& model,
                                        bool small) {
   if (!command.ids_file.empty()) return read_ids(command.ids_file);
+  if (!command.capture.empty()) {
+    PLUMB_TRY(std::vector<int32_t> ids, captured_tokens(command.capture));
+    if (ids.size() > 1) return ids;
+  }
   if (command.prompt.empty()) {
     const int64_t longest = command.model.plan.max_context > 0 ? command.model.plan.max_context - command.decode_steps
                                                                : model.config.max_position_embeddings;
@@ -53,6 +59,39 @@ RunnerOptions runner_options(const CheckCommand& command, size_t prompt, LoadBar
   return options;
 }
 
+const char* flag_of(KvFormat kv) { return kv == KvFormat::F32 ? "f32" : kv == KvFormat::Bf16 ? "bf16" : "fp8"; }
+
+// The prompt and its decode steps with the other types of KV cache: is the fault one of the cache's?
+Result<std::vector<CacheTrial>> try_caches(const CheckCommand& command, const ModelSource& source,
+                                           const Registry& registry, ThreadPool& pool, ModelRunner& runner,
+                                           const std::vector<int32_t>& ids) {
+  std::vector<CacheTrial> trials;
+  const std::string planned = flag_of(runner.planned().kv.latent);
+  for (const char* kv : {"f32", "bf16", "fp8"}) {
+    if (planned == kv) continue;
+    LoadBar bar;
+    RunnerOptions options = runner_options(command, ids.size(), bar);
+    options.plan.kv = kv;
+    options.loaded = fault_planter(command.model, registry);
+    const Result<std::unique_ptr<ModelRunner>> opened = ModelRunner::open(source.folder, registry, options);
+    if (!opened) {
+      trials.push_back({.kv = kv, .verdict = opened.error().to_string()});
+      continue;
+    }
+    ModelRunner& other = **opened;
+    PLUMB_TRY(const CheckReport report, check_ops(other, registry, &pool,
+                                                  {.ids = ids,
+                                                   .decode_steps = command.decode_steps,
+                                                   .sequences = 1,
+                                                   .rows_judged = kRowsOfOtherCaches,
+                                                   .paths = false}));
+    PLUMB_TRY(const Divergence apart, measure_divergence(runner, other, ids, static_cast<int>(ids.size())));
+    trials.push_back(
+        {.kv = kv, .passes = report.passes(), .verdict = report.verdict(), .divergence = apart.to_string()});
+  }
+  return trials;
+}
+
 Result<std::optional<LayerDrift>> drift_of(const CheckCommand& command, const ModelSource& source,
                                            const Registry& registry, ModelRunner& runner,
                                            const std::vector<int32_t>& ids) {
@@ -62,7 +101,7 @@ Result<std::optional<LayerDrift>> drift_of(const CheckCommand& command, const Mo
   exact.plan.isa = "auto";
   exact.plan.pinned.clear();
   const KvGeometry& kv = runner.planned().kv;  // the same caches: their rounding is no drift of the kernels
-  exact.plan.kv = kv.latent == KvFormat::F32 ? "f32" : kv.latent == KvFormat::Bf16 ? "bf16" : "fp8";
+  exact.plan.kv = flag_of(kv.latent);
   exact.plan.index_keys = kv.index_key == IndexKeyFormat::F32    ? "f32"
                           : kv.index_key == IndexKeyFormat::Bf16 ? "bf16"
                                                                  : "fp8";
@@ -87,13 +126,22 @@ Status run(CheckCommand& command, const CliContext& context) {
   PLUMB_TRY(const auto runner, ModelRunner::open(source.folder, registry, options));
   bar.finish();
   ThreadPool pool(command.model.threads);
-  PLUMB_TRY(const CheckReport report, check_ops(*runner, registry, &pool,
-                                                {.ids = ids,
-                                                 .decode_steps = command.decode_steps,
-                                                 .sequences = command.sequences,
-                                                 .rows_judged = command.rows >= 0 ? command.rows
-                                                                : small           ? 0
-                                                                                  : 4}));
+  PLUMB_TRY(CheckReport report, check_ops(*runner, registry, &pool,
+                                          {.ids = ids,
+                                           .decode_steps = command.decode_steps,
+                                           .sequences = command.sequences,
+                                           .rows_judged = command.rows >= 0 ? command.rows
+                                                          : small           ? 0
+                                                                            : 4}));
+  if (!command.capture.empty()) {
+    const LoadedModel& model = runner->model();
+    PLUMB_TRY(const Capture capture,
+              read_capture(command.capture, model.planned.plan, registry, model.planned.sites, model.weights));
+    report = with_capture(check_record(model.planned.plan, registry, &pool, capture.record), std::move(report));
+  }
+  if (small && !command.no_caches) {
+    PLUMB_TRY(report.caches, try_caches(command, source, registry, pool, *runner, ids));
+  }
   std::optional<LayerDrift> drift;
   if (small && !command.no_drift) {
     PLUMB_TRY(drift, drift_of(command, source, registry, *runner, ids));
@@ -114,7 +162,12 @@ void add_check_command(CLI::App& app, CliContext& context, int& exit_code) {
       "check", "Compare every op with the reference on the same inputs; name the first at fault and what works");
   add_model_options(*sub, command->model);
   auto* prompt = sub->add_option("--prompt", command->prompt, "Text to run; default: tokens beyond index_topk");
-  prompt->excludes(sub->add_option("--ids", command->ids_file, "File with token ids: a JSON list or plain numbers"));
+  auto* ids = sub->add_option("--ids", command->ids_file, "File with token ids: a JSON list or plain numbers");
+  auto* capture =
+      sub->add_option("--capture", command->capture,
+                      "Capture of an incident: its op is judged first; the prompt is its own where it holds token ids");
+  prompt->excludes(ids)->excludes(capture);
+  ids->excludes(capture);
   sub->add_option("--report", command->report, "HTML page to write");
   sub->add_option("--decode-steps", command->decode_steps, "Tokens at the end that are also decoded one by one")
       ->check(CLI::Range(1, 4096));
@@ -122,6 +175,7 @@ void add_check_command(CLI::App& app, CliContext& context, int& exit_code) {
       ->check(CLI::Range(1, 256));
   sub->add_option("--rows", command->rows, "Rows of each launch that are judged; 0: all; default: all of a small model")
       ->check(CLI::Range(0, 1 << 20));
+  sub->add_flag("--no-caches", command->no_caches, "Leave out the runs with other types of KV cache");
   sub->add_flag("--no-drift", command->no_drift, "Leave out the run of the reference backend beside it");
   sub->callback([command, &context, &exit_code] {
     if (Status status = run(*command, context); !status) exit_code = report(status.error());

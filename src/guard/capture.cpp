@@ -219,6 +219,20 @@ Status write_capture(const std::filesystem::path& path, const Incident& incident
 
 Json Capture::facts() { return Json::parse(facts_text); }
 
+Result<std::vector<int32_t>> captured_tokens(const std::filesystem::path& path) {
+  PLUMB_TRY(const SafetensorsFile file, SafetensorsFile::open(path));
+  const auto text = file.metadata().find(kKey);
+  if (text == file.metadata().end()) return broken(path, std::string("its metadata has no ") + kKey);
+  const Json facts = Json::parse(text->second, nullptr, /*allow_exceptions=*/false);
+  std::vector<int32_t> ids;
+  if (!facts.is_object() || !facts.contains("tokens")) return ids;
+  for (const Json& id : facts["tokens"]) {
+    if (!id.is_number_integer()) return broken(path, "its tokens are no numbers");
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
 Result<Capture> read_capture(const std::filesystem::path& path, const Plan& plan, const Registry& registry,
                              const ModelSites& sites, const ModelWeights& weights) {
   PLUMB_TRY(const SafetensorsFile file, SafetensorsFile::open(path));

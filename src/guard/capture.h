@@ -44,6 +44,9 @@ struct Capture {
 Result<Capture> read_capture(const std::filesystem::path& path, const Plan& plan, const Registry& registry,
                              const ModelSites& sites, const ModelWeights& weights);
 
+// The token ids that a capture holds, up to its row's position; none when they were not to be written.
+Result<std::vector<int32_t>> captured_tokens(const std::filesystem::path& path);
+
 struct CaptureLimits {
   std::filesystem::path folder{};  // empty: no captures
   int max_files = 16;

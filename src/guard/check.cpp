@@ -41,6 +41,7 @@ class Judge {
  private:
   const Plan& plan() const { return runner_.planned().plan; }
   RowRange choose(const OpCall& call) {
+    if (options_.first_only && !findings_.empty()) return {};
     if (options_.rows_judged <= 0 || call.rows <= options_.rows_judged) return {.first = 0, .count = call.rows};
     turn_ = (turn_ + 1) % (call.rows - options_.rows_judged + 1);  // other rows each time
     return {.first = turn_, .count = options_.rows_judged};
@@ -326,6 +327,9 @@ std::vector<std::string> CheckReport::flags() const {
   for (const KernelTrial& trial : trials)
     if (trial.passes && !trial.planned)
       out.push_back("--kernel " + (places > 1 ? verdict.op : verdict.place) + "=" + trial.kernel);
+  const bool of_cache = verdict.op == to_string(Op::KvWrite) || verdict.op == to_string(Op::MlaAttend);
+  for (const CacheTrial& cache : caches)
+    if (of_cache && cache.passes) out.push_back("--kv " + cache.kv);
   return out;
 }
 
@@ -347,7 +351,7 @@ Result<CheckReport> check_ops(ModelRunner& runner, const Registry& registry, Thr
   Judge judge(runner, witness, options);
   PLUMB_TRY_STATUS(Walk(runner, judge, options).all(report));
   judge.finish(report);
-  if (judge.first() != nullptr && judge.first()->site() == report.findings.front().site)
+  if (!options.first_only && judge.first() != nullptr && judge.first()->site() == report.findings.front().site)
     report.trials = try_kernels(witness, *judge.first(), report.findings.front());
   return report;
 }
@@ -376,6 +380,17 @@ CheckReport check_record(const Plan& plan, const Registry& registry, ThreadPool*
                      .plan = plan.fingerprint()};
   if (!judgement.passes()) report.findings.push_back(std::move(finding));
   return report;
+}
+
+CheckReport with_capture(CheckReport capture, CheckReport model) {
+  if (capture.passes()) {
+    model.launches += capture.launches;
+    model.elements += capture.elements;
+    return model;
+  }
+  model.findings.insert(model.findings.begin(), capture.findings.begin(), capture.findings.end());
+  model.trials = std::move(capture.trials);
+  return model;
 }
 
 Result<LayerDrift> measure_drift(ModelRunner& reference, ModelRunner& runner, const std::vector<int32_t>& ids) {

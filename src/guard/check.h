@@ -19,6 +19,7 @@ struct CheckOptions {
   int decode_steps = 4;        // after the prompt, one token at a time
   int sequences = 8;           // largest batch; every size from 2 on is decoded once
   int64_t rows_judged = 0;     // of each launch; 0: all
+  bool first_only = false;     // once an op is out of bound, nothing else is judged or tried
   bool paths = true;           // also chunks and batches; else the prompt and its decode steps only
 };
 // Tokens that are no text: as many as it takes for sparse attention to select, where the context allows.
@@ -61,11 +62,20 @@ struct PathResult {
   bool passes() const { return figure <= bound; }  // NaN fails
 };
 
+// The same prompt and decode steps with another type of KV cache.
+struct CacheTrial {
+  std::string kv{};
+  bool passes = false;
+  std::string verdict{};     // that run's own, or why it can't be planned
+  std::string divergence{};  // of its logits from the planned cache's; empty: not measured
+};
+
 struct CheckReport {
   std::vector<SiteResult> sites{};    // in the order they run
   std::vector<OpFinding> findings{};  // the first is the verdict
   std::vector<KernelTrial> trials{};  // for the verdict's op
   std::vector<PathResult> paths{};
+  std::vector<CacheTrial> caches{};
   int64_t launches = 0, elements = 0;  // judged, compared
   std::string plan{};                  // fingerprint
 
@@ -73,7 +83,8 @@ struct CheckReport {
   // One sentence: what is wrong, or that nothing is.
   std::string verdict() const;
   // Flags that select kernels which pass where the verdict's does not, at all places of the op when the same kernel
-  // fails at several. Empty: none passes, or nothing is wrong.
+  // fails at several; and, of an op on the KV cache, its types with which nothing is wrong. Empty: none passes, or
+  // nothing is wrong.
   std::vector<std::string> flags() const;
 };
 
@@ -84,6 +95,9 @@ Result<CheckReport> check_ops(ModelRunner& runner, const Registry& registry, Thr
 
 // The same for one launch that was recorded elsewhere: its outputs, and every kernel its place accepts.
 CheckReport check_record(const Plan& plan, const Registry& registry, ThreadPool* pool, const OpRecord& record);
+
+// A captured launch in front of a check of the whole model: what is wrong there is the verdict.
+CheckReport with_capture(CheckReport capture, CheckReport model);
 
 // How far the outputs of each layer are from those of the reference backend, errors piled up; by layer, relative to the
 // norm. `reference` runs the same checkpoint and caches.

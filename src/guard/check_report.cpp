@@ -127,6 +127,9 @@ std::string check_text(const CheckPage& page) {
   for (const PathResult& path : report.paths)
     out += fmt::format("{}: {:.3g} of {:.3g} allowed{}\n", path.name, path.figure, path.bound,
                        path.passes() ? "" : "  FAILED");
+  for (const CacheTrial& cache : report.caches)
+    out += fmt::format("with --kv {}: {}{}{}\n", cache.kv, cache.verdict,
+                       cache.divergence.empty() ? "" : "; logits against the planned cache's: ", cache.divergence);
   if (page.drift) out += fmt::format("logits against the reference: {}\n", page.drift->logits.to_string());
   for (const OpFinding& finding : report.findings) out += "out of bound: " + finding.to_string() + "\n";
   for (const KernelTrial& trial : report.trials)
@@ -137,7 +140,7 @@ std::string check_text(const CheckPage& page) {
 
 std::string check_html(const CheckPage& page) {
   const CheckReport& report = page.report;
-  std::string trials, paths, findings, sites, flags;
+  std::string trials, paths, caches, findings, sites, flags;
   for (const KernelTrial& t : report.trials)
     trials += row(
         {t.kernel + (t.planned ? " (planned)" : ""), t.passes ? "passes" : "fails", t.figure, t.planned ? "" : t.flag},
@@ -146,6 +149,7 @@ std::string check_html(const CheckPage& page) {
     paths +=
         row({p.name, fmt::format("{:.3g}", p.figure), fmt::format("{:.3g}", p.bound), p.passes() ? "passes" : "fails"},
             style_of(p.passes()));
+  for (const CacheTrial& c : report.caches) caches += row({c.kv, c.verdict, c.divergence}, style_of(c.passes));
   for (const OpFinding& f : report.findings)
     findings += row(
         {f.place, f.op, f.kernel, f.phase, f.position < 0 ? "" : std::to_string(f.position), f.judgement.to_string()},
@@ -172,6 +176,7 @@ std::string check_html(const CheckPage& page) {
   out += table("Kernels tried on the op that failed", {"kernel", "verdict", "figure", "selected by"}, trials);
   out += table("Out of bound", {"place", "op", "kernel", "phase", "position", "what"}, findings);
   out += table("Paths to the same logits", {"paths", "largest difference", "allowed", "verdict"}, paths);
+  out += table("Other types of KV cache", {"type", "verdict", "logits against the planned cache's"}, caches);
   out += table("Every op", {"place", "op", "kernel", "of its bound", "outside", "compared"}, sites);
   out += table("Flags in effect", {"flag", "asked", "effective", "source"}, flags);
   return out + "</body></html>\n";

@@ -41,6 +41,8 @@ CASES = [
     (["kld", "MODEL", "MODEL", "--text", "/dev/null"], 1, "not one token"),
     (["kld", "MODEL", "MODEL", "--text", "/dev/null", "--mtp", "on"], 2, "--mtp on has nothing to act on"),
     (["check", "MODEL", "--prompt", "a"], 1, "two tokens at least"),
+    (["check", "MODEL", "--capture", "/dev/null"], 4, "/dev/null"),
+    (["check", "MODEL", "--capture", "x", "--prompt", "a b"], 1, "--capture"),
     (["check", "MODEL", "--mtp", "on"], 2, "--mtp on has nothing to act on"),
     (["replay", "/dev/null", "MODEL"], 4, "/dev/null"),
     (["explain"], 0, "weight.scale"),
