@@ -54,7 +54,7 @@ class FaultInjector final : public OpObserver {
   void recompute(const Fault& fault, const FaultContext& context, const std::vector<RowBytes>& right,
                  FaultyArgs& wrong);
   void edit(Planted& planted, const FaultContext& context, int64_t row);
-  void poison_logits(const Fault& fault, const OpCall& call, Executor& executor);
+  void poison_draws(const Fault& fault, const OpCall& call);
 
   std::vector<Planted> planted_;
   MisreadWeights weights_;
@@ -92,17 +92,15 @@ bool FaultInjector::concerns(const Fault& f, const OpCall& call, int64_t row) co
   return (f.row < 0 || f.row == step_row) && pass_.positions[step_row] >= f.from_position;
 }
 
-// The sampler's inputs, since a token drawn can't be made not finite.
-void FaultInjector::poison_logits(const Fault& f, const OpCall& call, Executor& executor) {
+// What a sampler says of a row in whose probabilities it met such a value: a token drawn can't be made not finite.
+void FaultInjector::poison_draws(const Fault& f, const OpCall& call) {
   const auto& args = *static_cast<const SampleArgs*>(call.args);
-  DeviceBytes memory(executor);
-  const float value =
-      f.kind == PlantedKind::Inf ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+  ++log_->launches;
   for (int64_t r = 0; r < call.rows; ++r) {
     const SampleRow& row = args.rows[static_cast<size_t>(r)];
     if (!concerns(f, call, r) || (f.only_hot && !(row.temperature > 0))) continue;
     if (static_cast<int64_t>(row.position) < f.from_position) continue;
-    memory.put(args.logits.row_f32(r) + f.column % args.vocab, &value, 4);
+    args.out[static_cast<size_t>(r)] = {.poisoned = true};
     ++log_->rows_changed;
   }
 }
@@ -111,11 +109,7 @@ void FaultInjector::before(const OpCall& call, Executor& executor) {
   striking_.clear();
   for (Planted& planted : planted_)
     if (strikes(planted, call)) striking_.push_back(&planted);
-  if (striking_.empty()) return;
-  if (call.kernel.contract.op == Op::Sample) {
-    for (const Planted* planted : striking_) poison_logits(planted->fault, call, executor);
-    return striking_.clear();
-  }
+  if (striking_.empty() || call.kernel.contract.op == Op::Sample) return;
   AnyArgs args = any_args(call.kernel.contract.op, call.args);
   DeviceBytes memory(executor);
   rows_ = written_rows(args, call, pass_);
@@ -124,7 +118,12 @@ void FaultInjector::before(const OpCall& call, Executor& executor) {
 }
 
 void FaultInjector::after(const OpCall& call, Executor& executor) {
-  for (Planted* planted : std::exchange(striking_, {})) apply(*planted, call, executor);
+  for (Planted* planted : std::exchange(striking_, {})) {
+    if (call.kernel.contract.op == Op::Sample)
+      poison_draws(planted->fault, call);
+    else
+      apply(*planted, call, executor);
+  }
 }
 
 void FaultInjector::apply(Planted& planted, const OpCall& call, Executor& executor) {

@@ -16,8 +16,9 @@ std::string Incident::to_string() const {
     text << "drift: " << have << " in place of " << want << ", allowed are " << bound << ", in ";
   else
     text << "wrote " << (kind == FaultKind::Nan ? "NaN" : "Inf") << " to ";
-  text << tensor << "[" << column << "], step " << step << (pass > 0 ? ", draft pass" : "") << ", row " << row
-       << ", position " << position;
+  text << tensor;
+  if (column >= 0) text << "[" << column << "]";
+  text << ", step " << step << (pass > 0 ? ", draft pass" : "") << ", row " << row << ", position " << position;
   return text.str();
 }
 
