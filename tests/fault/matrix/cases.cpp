@@ -5,18 +5,25 @@
 namespace plumb::matrix {
 namespace {
 
-// Kinds that live in nearly every op: each place is struck in one setting only. The others in all, and in all layers.
-bool lives_anywhere(PlantedKind kind) {
-  return kind == PlantedKind::Nan || kind == PlantedKind::Inf || kind == PlantedKind::StaleGraphRow ||
-         kind == PlantedKind::MissingFence;
-}
+constexpr size_t kOfEach = 4;  // cases of one kind in one phase and setting
 
 bool lies(const Site& site) {
   const Op op = site.decl.call.op;
   return op == Op::Linear || op == Op::Mlp || op == Op::Moe || op == Op::MlaAttend;
 }
 
-bool sampled_layer(int layer, int layers) { return layer <= 1 || layer == layers - 1; }
+// Bugs of one kernel show in one phase; a misread weight or a wrong angle mostly in all.
+FaultPhase early_phase(PlantedKind kind) {
+  const bool of_a_kernel = kind == PlantedKind::Nan || kind == PlantedKind::Inf || kind == PlantedKind::StaleGraphRow ||
+                           kind == PlantedKind::MissingFence;
+  return of_a_kernel ? FaultPhase::Prefill : FaultPhase::Any;
+}
+
+// Some of them, spread evenly over the plan; other ones in each setting.
+void take_some(const std::vector<Case>& all, size_t index, std::vector<Case>& cases) {
+  const size_t count = std::min(all.size(), kOfEach), parts = settings().size();
+  for (size_t i = 0; i < count; ++i) cases.push_back(all[(i * parts + index) * all.size() / (count * parts)]);
+}
 
 }  // namespace
 
@@ -40,30 +47,30 @@ std::string Case::phase() const {
   return fault.phase == FaultPhase::Prefill ? "prefill" : fault.phase == FaultPhase::Decode ? "decode" : "all";
 }
 
-std::vector<Case> cases_of(const Plan& plan, int layers, size_t index) {
-  std::vector<Case> cases;
-  for (size_t s = 0; s < plan.sites.size(); ++s) {
-    const SiteDecl& decl = plan.sites[s].decl;
-    Case one{.place = decl.name, .op = to_string(decl.call.op), .layer = decl.layer};
-    for (int k = 0; k < kPlantedKindCount; ++k) {
-      const auto kind = static_cast<PlantedKind>(k);
+std::vector<Case> cases_of(const Plan& plan, size_t index) {
+  std::vector<Case> cases, lying;
+  for (int k = 0; k < kPlantedKindCount; ++k) {
+    const auto kind = static_cast<PlantedKind>(k);
+    std::vector<Case> early, decode;
+    for (const Site& site : plan.sites) {
+      const SiteDecl& decl = site.decl;
       if (!why_not(kind, decl.call).empty()) continue;
-      // Every place once over all settings, and a different one for each kind.
-      if (lives_anywhere(kind) && (s + static_cast<size_t>(k)) % settings().size() != index) continue;
-      if (!lives_anywhere(kind) && !sampled_layer(decl.layer, layers) && index % 2 != 0) continue;
-      // Bugs of one kernel show in one phase; a misread weight or a wrong angle mostly in all.
-      for (const FaultPhase phase :
-           {lives_anywhere(kind) ? FaultPhase::Prefill : FaultPhase::Any, FaultPhase::Decode}) {
-        one.fault = {.kind = kind, .place = decl.name, .phase = phase};
-        cases.push_back(one);
-      }
+      Case one{.place = decl.name, .op = to_string(decl.call.op), .layer = decl.layer};
+      one.fault = {.kind = kind, .place = decl.name, .phase = early_phase(kind)};
+      early.push_back(one);
+      one.fault.phase = FaultPhase::Decode;
+      decode.push_back(one);
     }
-    if (!lies(plan.sites[s]) || !sampled_layer(decl.layer, layers) || index % 2 != 0) continue;
-    one.fault = {};
-    one.lying = one.op + ".lying";
-    cases.push_back(one);
-    one.lying.clear();
+    take_some(early, index, cases);
+    take_some(decode, index, cases);
   }
+  for (const Site& site : plan.sites)
+    if (lies(site))
+      lying.push_back({.lying = std::string(to_string(site.decl.call.op)) + ".lying",
+                       .place = site.decl.name,
+                       .op = to_string(site.decl.call.op),
+                       .layer = site.decl.layer});
+  take_some(lying, index, cases);
   return cases;
 }
 

@@ -27,6 +27,6 @@ struct Case {
   std::string phase() const;
 };
 // Of the setting numbered `index`. `plan` is that setting's own.
-std::vector<Case> cases_of(const Plan& plan, int layers, size_t index);
+std::vector<Case> cases_of(const Plan& plan, size_t index);
 
 }  // namespace plumb::matrix

@@ -1,11 +1,15 @@
 // Plants each fault of the table, runs `plumb check`'s search on the model, and writes where it was found.
-//   fault_matrix [--every N] [--doc FILE]
-// --every N: each N-th case only. Exit code 1 when something that must be found was not.
+//   fault_matrix [--every N] [--doc FILE] [--list yes]
+// --every N: each N-th case only. --list yes: tells the cases and runs none. Exit code 1 when something that must be
+// found was not.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "base/thread_pool.h"
@@ -23,6 +27,7 @@ namespace {
 constexpr int64_t kBeyondTopk = 16;  // tokens of the prompt past index_topk
 constexpr int64_t kRowsFirst = 8;    // judged of each launch; all of them before a fault is said to have no effect
 constexpr int kSequences = 8;
+constexpr int kThreads = 1;  // ops this small wait longer for a second thread than they run
 constexpr int kRows = 64;  // of one pass, so that the prompt takes two and the second can show what the first has left
 // While serving: one request reaches positions that its neighbours never see, and there the fault strikes.
 constexpr int kVictimPrompt = 70, kVictimAnswer = 100, kStruckFrom = 40, kNeighbourPrompt = 12, kNeighbourAnswer = 20;
@@ -48,7 +53,8 @@ struct Running {
 
 Result<Running> open(const std::string& folder, const Setting& setting, const Case* lying, const Registry& registry) {
   Running running;
-  RunnerOptions options{.plan = {.backend = setting.backend, .kv = setting.kv, .index_keys = setting.index_keys}};
+  RunnerOptions options{.plan = {.backend = setting.backend, .kv = setting.kv, .index_keys = setting.index_keys},
+                        .threads = kThreads};
   options.plan.mtp = "off";
   options.plan.max_sequences = kSequences;
   options.plan.max_context = 192;
@@ -62,28 +68,29 @@ Result<Running> open(const std::string& folder, const Setting& setting, const Ca
   return running;
 }
 
+// The cases of one setting.
 class Matrix {
  public:
-  explicit Matrix(int every) : every_(every) {}
+  Matrix(size_t index, int every, bool list) : index_(index), every_(static_cast<size_t>(every)), list_(list) {}
 
   Status run();
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
-  const std::vector<std::string>& absent() const { return absent_; }
+  bool absent() const { return absent_; }
 
  private:
-  Status run_setting(size_t index, const std::string& folder);
+  Status run_clean(const Setting& setting, Running& running);
+  Status run_setting(const Setting& setting, const std::string& folder);
   Result<Outcome> plant(const Case& one, Running& running);
   Result<CheckReport> check(ModelRunner& runner, int64_t rows);
   std::string verify(Running& running, bool full);
   Result<std::vector<std::vector<int32_t>>> neighbours(EngineApi& engine, Outcome* outcome);
   Status serve(const Case& one, Running& running, Outcome& outcome);
 
-  int every_;
-  size_t seen_ = 0;
+  size_t index_, every_;
+  bool list_, absent_ = false;
   Registry registry_ = make_registry();
-  ThreadPool pool_{0};
+  ThreadPool pool_{kThreads};
   std::vector<Outcome> outcomes_{};
-  std::vector<std::string> absent_{};
   std::vector<std::vector<int32_t>> clean_{};  // what the neighbours say without a fault, in this setting
 };
 
@@ -93,7 +100,8 @@ std::string Matrix::verify(Running& running, bool full) {
                              .options = engine_options(registry_, 48),
                              .registry = registry_,
                              .pool = &pool_,
-                             .full = full};
+                             .full = full,
+                             .first_only = true};
   for (const Check& one : run_self_checks(input))
     if (one.verdict == Check::Verdict::Failed) return one.name;
   return {};
@@ -169,8 +177,9 @@ Status Matrix::serve(const Case& one, Running& running, Outcome& outcome) {
 Result<CheckReport> Matrix::check(ModelRunner& runner, int64_t rows) {
   std::vector<int32_t> ids = check_prompt(runner.config(), 1 << 20);
   ids.resize(static_cast<size_t>(runner.config().index_topk + kBeyondTopk));
-  return check_ops(runner, registry_, &pool_,
-                   {.ids = ids, .decode_steps = 2, .sequences = 1, .rows_judged = rows, .paths = false});
+  return check_ops(
+      runner, registry_, &pool_,
+      {.ids = ids, .decode_steps = 2, .sequences = 1, .rows_judged = rows, .first_only = true, .paths = false});
 }
 
 Result<Outcome> Matrix::plant(const Case& one, Running& running) {
@@ -198,9 +207,8 @@ Result<Outcome> Matrix::plant(const Case& one, Running& running) {
   return outcome;
 }
 
-Status Matrix::run_setting(size_t index, const std::string& folder) {
-  const Setting setting = settings()[index];
-  PLUMB_TRY(Running running, open(folder, setting, nullptr, registry_));
+// Nothing is found where nothing is wrong; what the neighbours say then.
+Status Matrix::run_clean(const Setting& setting, Running& running) {
   PLUMB_TRY(const CheckReport clean, check(*running.runner, 0));
   if (!clean.passes()) return Error{Code::Verification, setting.name() + " fails without a fault", clean.verdict(), {}};
   if (const std::string failed = verify(running, false); !failed.empty())
@@ -209,8 +217,21 @@ Status Matrix::run_setting(size_t index, const std::string& folder) {
     PLUMB_TRY(const auto engine, Engine::start(running.runner->forward_state(), engine_options(registry_, 48)));
     PLUMB_TRY(clean_, neighbours(*engine, nullptr));
   }
-  for (const Case& one : cases_of(running.runner->planned().plan, running.runner->config().num_hidden_layers, index)) {
-    if (seen_++ % static_cast<size_t>(every_) != 0) continue;
+  return Ok{};
+}
+
+Status Matrix::run_setting(const Setting& setting, const std::string& folder) {
+  PLUMB_TRY(Running running, open(folder, setting, nullptr, registry_));
+  if (!list_) PLUMB_TRY_STATUS(run_clean(setting, running));
+  const std::vector<Case> cases = cases_of(running.runner->planned().plan, index_);
+  std::printf("%s: %zu cases, one in %zu is run\n", setting.name().c_str(), cases.size(), every_);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Case& one = cases[i];
+    if ((i + 3 * index_) % every_ != 0) continue;  // of another kind in each setting
+    if (list_) {
+      std::printf("%s at %s, %s\n", one.kind().c_str(), one.place.c_str(), one.phase().c_str());
+      continue;
+    }
     Running liar;
     if (!one.lying.empty()) {
       PLUMB_TRY(liar, open(folder, setting, &one, registry_));
@@ -224,43 +245,63 @@ Status Matrix::run_setting(size_t index, const std::string& folder) {
     std::fflush(stdout);
     outcomes_.push_back(std::move(outcome));
   }
-  std::printf("%s: %zu faults so far\n", setting.name().c_str(), outcomes_.size());
-  std::fflush(stdout);
   return Ok{};
 }
 
 Status Matrix::run() {
-  for (size_t i = 0; i < settings().size(); ++i) {
-    const std::string name = settings()[i].checkpoint;
-    std::string folder = plumb::testing::model_path(name);
-    if (!std::filesystem::exists(folder)) folder = plumb::testing::extra_data_path("models/" + name);
-    if (folder.empty()) {
-      absent_.push_back(settings()[i].name());
-      continue;
+  const Setting setting = settings()[index_];
+  std::string folder = plumb::testing::model_path(setting.checkpoint);
+  if (!std::filesystem::exists(folder)) folder = plumb::testing::extra_data_path("models/" + setting.checkpoint);
+  absent_ = folder.empty();
+  return absent_ ? Status(Ok{}) : run_setting(setting, folder);
+}
+
+// All settings, two at a time; what went wrong, if anything did.
+std::string run_all(std::deque<Matrix>& parts) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::string wrong;
+  const auto work = [&] {
+    for (size_t i = next++; i < parts.size(); i = next++) {
+      const Status status = parts[i].run();
+      const std::lock_guard lock(mutex);
+      if (!status) wrong += status.error().to_string() + "\n";
     }
-    PLUMB_TRY_STATUS(run_setting(i, folder));
-  }
-  return Ok{};
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  return wrong;
 }
 
 int main_of(int argc, char** argv) {
   int every = 1;
+  bool list = false;
   std::string doc;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--every") == 0) every = std::max(1, std::atoi(argv[i + 1]));
+    if (std::strcmp(argv[i], "--list") == 0) list = true;
     if (std::strcmp(argv[i], "--doc") == 0) doc = argv[i + 1];
   }
-  Matrix matrix(every);
-  if (const Status status = matrix.run(); !status) {
-    std::fprintf(stderr, "error: %s\n", status.error().to_string().c_str());
+  std::deque<Matrix> parts;
+  for (size_t i = 0; i < settings().size(); ++i) parts.emplace_back(i, every, list);
+  if (const std::string error = run_all(parts); !error.empty()) {
+    std::fprintf(stderr, "error: %s", error.c_str());
     return 1;
   }
-  const std::string page = markdown(matrix.outcomes(), matrix.absent(), every);
+  if (list) return 0;
+  std::vector<Outcome> outcomes;
+  std::vector<std::string> absent;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    outcomes.insert(outcomes.end(), parts[i].outcomes().begin(), parts[i].outcomes().end());
+    if (parts[i].absent()) absent.push_back(settings()[i].name());
+  }
+  const std::string page = markdown(outcomes, absent, every);
   if (!doc.empty()) std::ofstream(doc) << page;
   std::fputs(page.substr(0, page.find("\n## ")).c_str(), stdout);
-  const std::vector<std::string> wrong = complaints(matrix.outcomes(), every == 1 && matrix.absent().empty());
+  const std::vector<std::string> wrong = complaints(outcomes, every == 1 && absent.empty());
   for (const std::string& line : wrong) std::printf("FAILED %s\n", line.c_str());
-  std::printf("%zu passed, %zu failed\n", matrix.outcomes().size(), wrong.size());
+  std::printf("%zu passed, %zu failed\n", outcomes.size(), wrong.size());
   return wrong.empty() ? 0 : 1;
 }
 

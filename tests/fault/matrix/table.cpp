@@ -61,6 +61,7 @@ std::string shortcoming(const Outcome& o) {
   if (!o.right_layer) return "check named " + o.verdict;
   if (!o.before_ready()) return "verification passed";
   if (o.ran && o.served_rows_changed > 0 && o.by.empty()) return "not found while serving";
+  if (o.by == "guard" && o.incident != o.planted.place) return "the guard named " + o.incident;
   return {};
 }
 
