@@ -2,6 +2,7 @@
 """Looks for false alarms: cold starts with verification, then generated tokens under the guard and the shadow.
 
 usage: tools/false_alarms.py PLUMB MODEL [MODEL...] [--tokens N] [--starts N] [--shadow-rate R] [--port P] [--clients N]
+       [--threads N] [--minutes M]
 
 Each start takes the next of all combinations of model, KV format, and drafts on or off. A start that does not become ready,
 a request that fails, and any count in plumb_numerical_faults_total or plumb_shadow_ops_outside_total is an alarm. The last
@@ -31,7 +32,7 @@ class Server:
         self.log = tempfile.TemporaryFile()
         command = [options.plumb, "serve", model, "--host", "127.0.0.1", "--port", str(options.port), "--kv", kv,
                    "--draft-tokens", str(drafts), "--verify", options.verify, "--capture-dir", "off",
-                   "--shadow-rate", str(options.shadow_rate), "--log-level", "warn"]
+                   "--shadow-rate", str(options.shadow_rate), "--threads", str(options.threads), "--log-level", "warn"]
         self.began = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
 
@@ -41,7 +42,7 @@ class Server:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.read().decode()
 
-    def ready(self, deadline=120):
+    def ready(self, deadline=600):
         """Seconds from exec to ready; None when it ended or the time is over."""
         while time.monotonic() - self.began < deadline and self.process.poll() is None:
             try:
@@ -112,12 +113,15 @@ def main():
     parser.add_argument("--verify", default="quick")
     parser.add_argument("--port", type=int, default=19190)
     parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=1e9, help="ends then, whatever was reached")
     options = parser.parse_args()
     settings = list(itertools.product(options.models, ["bf16", "fp8"], [0, 1]))
+    end = time.monotonic() + 60 * options.minutes
     starts = tokens = 0
     shadowed = 0.0
     seconds, problems = [], []
-    while (starts < options.starts or tokens < options.tokens) and not problems:
+    while (starts < options.starts or tokens < options.tokens) and not problems and time.monotonic() < end:
         model, kv, drafts = settings[starts % len(settings)]
         server = Server(options, model, kv, drafts)
         took = server.ready()
