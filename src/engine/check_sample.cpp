@@ -10,6 +10,7 @@ namespace {
 
 // The reference decodes some 100 million elements a second, several times for each launch that is judged.
 constexpr int64_t kAffordableElements = int64_t{1} << 25;
+constexpr int64_t kElementsOfALaunch = int64_t{1} << 22;
 
 int64_t cost_of(const Call& call) {
   const int64_t matrix = call.n * call.k;
@@ -43,6 +44,10 @@ std::vector<bool> quick_sample(const Forward& forward) {
     sampled[i] = always || (spent += cost_of(decl.call)) <= kAffordableElements;
   }
   return sampled;
+}
+
+int64_t affordable_rows(const Call& call, int64_t rows) {
+  return std::clamp<int64_t>(kElementsOfALaunch / std::max<int64_t>(cost_of(call), 1), 1, rows);
 }
 
 }  // namespace plumb

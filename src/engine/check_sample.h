@@ -12,4 +12,8 @@ namespace plumb {
 // one is the weight elements that a row needs.
 std::vector<bool> quick_sample(const Forward& forward);
 
+// How many rows of one of its launches a check can afford: all where the op is cheap, since a fault may need a rare
+// expert or a near tie to show.
+int64_t affordable_rows(const Call& call, int64_t rows);
+
 }  // namespace plumb

@@ -155,10 +155,10 @@ void SelfChecks::layer_replay(Check& check) {
   watch_ops(
       in_, check,
       [&](const OpCall& call, const Site& site) -> RowRange {
-        // The sampler has a check of its own; rows of the op: the last, and with `full` as many as are cheap.
-        if (site.decl.call.op == Op::Sample || !sampled(call.site)) return {};
+        if (site.decl.call.op == Op::Sample || !sampled(call.site)) return {};  // the sampler has a check of its own
         if (seen[call.site]++ >= (in_.full ? 6 : 3)) return {};
-        const int64_t rows = std::min<int64_t>(call.rows, in_.full ? 4 : 1);
+        const int64_t rows = std::max<int64_t>(affordable_rows(site.decl.call, call.rows),
+                                               std::min<int64_t>(call.rows, in_.full ? 4 : 1));
         return {.first = call.rows - rows, .count = rows};
       },
       [&] {

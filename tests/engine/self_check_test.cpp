@@ -159,7 +159,7 @@ TEST(SelfCheck, FindsAFaultInAnyLayerOfASmallModel) {
     if (sites[i].decl.call.op != Op::Moe || sites[i].decl.layer >= rig->instance->model->config().num_hidden_layers)
       continue;
     Planted planted(
-        static_cast<SiteId>(i), [](const OpCall&) { return true; }, 1.1f);
+        static_cast<SiteId>(i), [](const OpCall&) { return true; }, 1.5f);
     rig->executor().add_observer_first(planted);
     const Receipt receipt = verify(*rig, options, nullptr, /*full=*/false, /*first_only=*/true);
     rig->executor().remove_observer(planted);
