@@ -5,7 +5,7 @@
 namespace plumb::matrix {
 namespace {
 
-constexpr size_t kOfEach = 4;  // cases of one kind in one phase and setting
+constexpr size_t kOfEach = 3;  // cases of one kind in one phase and setting
 
 bool lies(const Site& site) {
   const Op op = site.decl.call.op;

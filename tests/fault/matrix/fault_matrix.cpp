@@ -25,12 +25,15 @@ namespace plumb::matrix {
 namespace {
 
 constexpr int64_t kBeyondTopk = 16;  // tokens of the prompt past index_topk
-constexpr int64_t kRowsFirst = 8;    // judged of each launch; all of them before a fault is said to have no effect
+// Rows judged of each launch, and decode steps; all rows of many steps before a fault is said to have no effect.
+constexpr int64_t kRowsFirst = 8;
+constexpr int kStepsFirst = 2, kStepsMost = 24;
 constexpr int kSequences = 8;
 constexpr int kThreads = 1;  // ops this small wait longer for a second thread than they run
 constexpr int kRows = 64;  // of one pass, so that the prompt takes two and the second can show what the first has left
 // While serving: one request reaches positions that its neighbours never see, and there the fault strikes.
-constexpr int kVictimPrompt = 70, kVictimAnswer = 100, kStruckFrom = 40, kNeighbourPrompt = 12, kNeighbourAnswer = 20;
+constexpr int kVictimPrompt = 70, kVictimAnswer = 32, kShadowedDecode = 12, kStruckFrom = 40, kNeighbourPrompt = 12,
+              kNeighbourAnswer = 20;
 
 GenerateRequest request_of(const char* id, int prompt, int answer, int seed) {
   GenerateRequest r{.request_id = id, .max_tokens = answer};
@@ -81,7 +84,7 @@ class Matrix {
   Status run_clean(const Setting& setting, Running& running);
   Status run_setting(const Setting& setting, const std::string& folder);
   Result<Outcome> plant(const Case& one, Running& running);
-  Result<CheckReport> check(ModelRunner& runner, int64_t rows);
+  Result<CheckReport> check(ModelRunner& runner, int64_t rows, int steps);
   std::string verify(Running& running, bool full);
   Result<std::vector<std::vector<int32_t>>> neighbours(EngineApi& engine, Outcome* outcome);
   Status serve(const Case& one, Running& running, Outcome& outcome);
@@ -151,9 +154,10 @@ Status Matrix::serve(const Case& one, Running& running, Outcome& outcome) {
   if (outcome.by.empty() && outcome.served_rows_changed > 0) {
     EngineOptions options = engine_options(registry_, 8);
     options.guard.shadow_rate = 1;
+    const int shadowed = fault.phase == FaultPhase::Decode ? kShadowedDecode : 2;
     PLUMB_TRY(const auto engine, Engine::start(running.runner->forward_state(), options));
     const auto result =
-        generate(*engine, request_of("victim", kVictimPrompt, kVictimAnswer, 9), [&outcome](const TokenEvent& event) {
+        generate(*engine, request_of("victim", kVictimPrompt, shadowed, 9), [&outcome](const TokenEvent& event) {
           if (event.incident) {
             outcome.incident = event.incident->site;
             outcome.by = event.incident->kind == FaultKind::Drift ? "shadow" : "guard";
@@ -174,12 +178,12 @@ Status Matrix::serve(const Case& one, Running& running, Outcome& outcome) {
 }
 
 // `rows` of each launch; 0: all.
-Result<CheckReport> Matrix::check(ModelRunner& runner, int64_t rows) {
+Result<CheckReport> Matrix::check(ModelRunner& runner, int64_t rows, int steps) {
   std::vector<int32_t> ids = check_prompt(runner.config(), 1 << 20);
   ids.resize(static_cast<size_t>(runner.config().index_topk + kBeyondTopk));
   return check_ops(
       runner, registry_, &pool_,
-      {.ids = ids, .decode_steps = 2, .sequences = 1, .rows_judged = rows, .first_only = true, .paths = false});
+      {.ids = ids, .decode_steps = steps, .sequences = 1, .rows_judged = rows, .first_only = true, .paths = false});
 }
 
 Result<Outcome> Matrix::plant(const Case& one, Running& running) {
@@ -188,9 +192,9 @@ Result<Outcome> Matrix::plant(const Case& one, Running& running) {
   if (one.lying.empty()) {
     PLUMB_TRY(log, plant_faults({one.fault}, registry_, *running.model));
   }
-  PLUMB_TRY(CheckReport report, check(*running.runner, kRowsFirst));
+  PLUMB_TRY(CheckReport report, check(*running.runner, kRowsFirst, kStepsFirst));
   if (report.findings.empty()) {
-    PLUMB_TRY(report, check(*running.runner, 0));
+    PLUMB_TRY(report, check(*running.runner, 0, kStepsMost));
   }
   outcome.quick = verify(running, false);
   if (outcome.quick.empty() && !report.findings.empty()) outcome.full = verify(running, true);
@@ -209,7 +213,7 @@ Result<Outcome> Matrix::plant(const Case& one, Running& running) {
 
 // Nothing is found where nothing is wrong; what the neighbours say then.
 Status Matrix::run_clean(const Setting& setting, Running& running) {
-  PLUMB_TRY(const CheckReport clean, check(*running.runner, 0));
+  PLUMB_TRY(const CheckReport clean, check(*running.runner, 0, kStepsMost));
   if (!clean.passes()) return Error{Code::Verification, setting.name() + " fails without a fault", clean.verdict(), {}};
   if (const std::string failed = verify(running, false); !failed.empty())
     return Error{Code::Verification, setting.name() + " is not verified without a fault", failed, {}};
