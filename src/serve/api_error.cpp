@@ -68,8 +68,7 @@ ApiError engine_error(const Error& error, std::shared_ptr<const Incident> incide
     result.status = 400;
     result.type = "invalid_request_error";
     result.code = "invalid_value";
-  } else if (error.code == Code::Environment || error.code == Code::Cancelled ||
-             error.code == Code::Peer) {
+  } else if (error.code == Code::Environment || error.code == Code::Cancelled || error.code == Code::Peer) {
     result.status = 503;
     result.code = "unavailable";
     result.retry_after_s = 1;
