@@ -120,7 +120,7 @@ void SelfChecks::compare(Check& check, const Logits& have, const Logits& want, c
     check.figure = difference <= check.figure ? check.figure : difference;
     if (!(difference <= path_bound(plan_, largest)))
       fail(check, what + ", position " + std::to_string(position) + ": logits differ by " + std::to_string(difference));
-    if (!(largest > 0) || std::ranges::all_of(mine, [&](float x) { return x == mine[0]; }))
+    if (!(largest > 0) || std::ranges::all_of(mine, [first = mine[0]](float x) { return x == first; }))
       fail(check, what + ", position " + std::to_string(position) + ": all logits are equal");
   }
   if (compared == 0) fail(check, what + ": no position to compare");
@@ -345,7 +345,8 @@ void SelfChecks::sampling(Check& check) {
     double sum = 0;
     for (int i = 0; i < vocab_; ++i)
       sum += std::exp(static_cast<double>(logits[static_cast<size_t>(i)]) - static_cast<double>(largest));
-    if (std::ranges::all_of(logits, [&](float x) { return x == logits[0]; })) fail(check, "all logits are equal");
+    if (std::ranges::all_of(logits, [first = logits[0]](float x) { return x == first; }))
+      fail(check, "all logits are equal");
     const TokenEvent& event = first->events[static_cast<size_t>(row++)];
     if (event.id < 0) continue;
     // What the server says of the drawn token, against the logits it was drawn from.

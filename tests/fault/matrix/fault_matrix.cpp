@@ -32,8 +32,7 @@ constexpr int kSequences = 8;
 constexpr int kThreads = 1;  // ops this small wait longer for a second thread than they run
 constexpr int kRows = 64;  // of one pass, so that the prompt takes two and the second can show what the first has left
 // While serving: one request reaches positions that its neighbours never see, and there the fault strikes.
-constexpr int kVictimPrompt = 70, kVictimAnswer = 32, kShadowedDecode = 12, kStruckFrom = 40, kNeighbourPrompt = 12,
-              kNeighbourAnswer = 20;
+constexpr int kVictimPrompt = 70, kVictimAnswer = 32, kStruckFrom = 40, kNeighbourPrompt = 12, kNeighbourAnswer = 20;
 
 GenerateRequest request_of(const char* id, int prompt, int answer, int seed) {
   GenerateRequest r{.request_id = id, .max_tokens = answer};
@@ -154,7 +153,7 @@ Status Matrix::serve(const Case& one, Running& running, Outcome& outcome) {
   if (outcome.by.empty() && outcome.served_rows_changed > 0) {
     EngineOptions options = engine_options(registry_, 8);
     options.guard.shadow_rate = 1;
-    const int shadowed = fault.phase == FaultPhase::Decode ? kShadowedDecode : 2;
+    const int shadowed = fault.phase == FaultPhase::Prefill ? 2 : kVictimAnswer;
     PLUMB_TRY(const auto engine, Engine::start(running.runner->forward_state(), options));
     const auto result =
         generate(*engine, request_of("victim", kVictimPrompt, shadowed, 9), [&outcome](const TokenEvent& event) {
