@@ -66,6 +66,7 @@ Contract host_sampler_contract() {
 
 std::vector<Kernel> cuda_contracts() {
   std::vector<Kernel> kernels;
+  kernels.reserve(static_cast<size_t>(Op::Sample) + 1);
   // The sampler is the host's; the ops behind it are among ranks, and a GPU has none of them yet.
   for (int op = 0; op < static_cast<int>(Op::Sample); ++op)
     kernels.push_back({.contract = cuda::naive_contract(static_cast<Op>(op))});
