@@ -76,6 +76,7 @@ class SelfChecks {
 
 std::vector<int32_t> SelfChecks::some_ids(int count, uint64_t seed) const {
   std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i)
     ids.push_back(
         static_cast<int32_t>(Hash64().add(seed).add(static_cast<uint64_t>(i)).value() % static_cast<uint64_t>(vocab_)));
