@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+import server as serving
+
 RUN = ["run", "MODEL", "hi", "--max-tokens", "1"]
 
 # arguments, exit code, a part of what is said
@@ -187,20 +189,5 @@ def test_a_full_disk_is_no_success(plumb, model):
     assert ended.returncode == 1 and "cannot write" in ended.stderr, f"{ended.returncode}: {ended.stderr}"
 
 
-def main():
-    passed = failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            test(sys.argv[1], sys.argv[2])
-            passed += 1
-        except Exception as error:  # noqa: BLE001: a failed test must not end the others
-            failed += 1
-            print(f"FAILED {name}: {error}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serving.run_functions(globals(), sys.argv[1], sys.argv[2]))

@@ -25,10 +25,6 @@ DOCS = ROOT / "docs" / "serving.md"
 QUESTION = {"messages": [{"role": "user", "content": "What is 2+2? Answer briefly."}], "temperature": 0, "max_tokens": 8}
 
 
-class Skipped(Exception):
-    pass
-
-
 def clean_environment(**variables):
     return {**{k: v for k, v in os.environ.items() if not k.startswith("PLUMB_")}, **variables}
 
@@ -145,7 +141,7 @@ def test_every_metric_is_documented_and_the_dashboard_knows_only_real_ones(plumb
 
 def test_promtool_has_no_complaint(plumb, model):
     if not shutil.which("promtool"):
-        raise Skipped("promtool is not installed (package prometheus)")
+        raise serving.Skipped("promtool is not installed (package prometheus)")
     with started(plumb, model) as server:
         server.request("POST", "/v1/chat/completions", QUESTION)
         text = server.request("GET", "/metrics")[2]
@@ -166,7 +162,7 @@ def test_every_test_that_the_table_of_faults_names_exists(plumb, model):
 
 def certificate(here):
     if not shutil.which("openssl"):
-        raise Skipped("openssl is not installed")
+        raise serving.Skipped("openssl is not installed")
     cert, key = here / "cert.pem", here / "key.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
                     "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out",
@@ -319,23 +315,5 @@ def test_a_signal_while_loading_ends_it_well(plumb, model):
     assert "stopped" in server.log
 
 
-def main():
-    passed = failed = skipped = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            test(sys.argv[1], sys.argv[2])
-            passed += 1
-        except Skipped as reason:
-            skipped += 1
-            print(f"SKIPPED {name}: {reason}")
-        except Exception as error:  # noqa: BLE001: a failed test must not end the others
-            failed += 1
-            print(f"FAILED {name}: {type(error).__name__} {error}")
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serving.run_functions(globals(), sys.argv[1], sys.argv[2]))

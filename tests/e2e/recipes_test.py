@@ -9,6 +9,8 @@ import shlex
 import subprocess
 import sys
 
+import server as serving
+
 # (server, flags) as published for 8 x RTX PRO 6000, 8 x B200 and 8 x H200; the model's name is MODEL.
 RECIPES = {
     "sglang nvfp4 mtp rtx-pro-6000": """--model-path MODEL --served-model-name glm-5 --reasoning-parser glm45
@@ -149,20 +151,5 @@ def test_own_kernel_names_and_wrong_formats(plumb, model):
         assert ended.returncode == 2 and said in ended.stderr, f"{arguments}: {ended.returncode} {ended.stderr}"
 
 
-def main():
-    passed = failed = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            test(sys.argv[1], sys.argv[2])
-            passed += 1
-        except Exception as error:  # noqa: BLE001: a failed test must not end the others
-            failed += 1
-            print(f"FAILED {name}: {error}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serving.run_functions(globals(), sys.argv[1], sys.argv[2]))

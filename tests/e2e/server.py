@@ -77,6 +77,29 @@ class Server:
         return self.process.returncode
 
 
+class Skipped(Exception):
+    """A test that can't be run here; its text is the reason."""
+
+
+def run_functions(names, *arguments):
+    """Runs each test_... of a module's globals with the arguments; prints the counts. Returns the exit code."""
+    passed = failed = skipped = 0
+    for name, test in list(names.items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test(*arguments)
+            passed += 1
+        except Skipped as reason:
+            skipped += 1
+            print(f"SKIPPED {name}: {reason}")
+        except Exception as error:  # noqa: BLE001: a failed test must not end the others
+            failed += 1
+            print(f"FAILED {name}: {type(error).__name__} {error}")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
 def run_tests(plumb, model, tests, *flags):
     """Runs each function with the server; prints the counts that the test runner reads. Returns the exit code."""
     server = Server(plumb, model, *flags)
