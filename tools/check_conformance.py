@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Holds docs/api-conformance.md to the tests: every line of the list has one, each exists, none of theirs is left out.
 
-usage: tools/check_conformance.py
-Prints what is wrong and how many lines have their tests; exit code 1 when something is wrong.
+usage: tools/check_conformance.py [PASSED]
+PASSED: names of tests that passed, one a line, as tools/run_tests.py --passed writes them.
+Prints what is wrong, how many lines have their tests, and with PASSED how many lines passed: every test named for them did.
+Exit code 1 when something is wrong; tests that did not pass are the test run's business.
 """
 import pathlib
 import re
@@ -38,6 +40,15 @@ def main():
     for one in wrong:
         print(one)
     print(f"{len(LINES) - sum(line not in table for line in LINES)} of {len(LINES)} lines have tests, {len(listed)} tests in all")
+    if len(sys.argv) > 1:
+        # A typed or valued GoogleTest is Instance/Suite.Name/0.
+        passed = {re.sub(r"^\w+/(?=\w+\.)|/\w+$", "", name)
+                  for name in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").split()}
+        missing = {line: [name for name in names if name not in passed] for line, names in table.items()}
+        for line, names in missing.items():
+            if names:
+                print(f"{line}: not passed (failed, skipped or not run): {', '.join(names)}")
+        print(f"{sum(not names for names in missing.values())} of {len(LINES)} lines passed")
     return 1 if wrong else 0
 
 

@@ -2,6 +2,7 @@
 """Runs the tests of a build folder and adds up what happened.
 
 usage: tools/run_tests.py build/release [--only NAME,...] [--jobs N] [--timeout S] [--summary FILE]
+                          [--passed FILE]
 
 Reads tests.json of the build folder. GoogleTest binaries count test by test; a binary that crashes or hangs counts one
 failure for every test that it did not finish. Scripts count as one test each (exit code 77: skipped), or as what their
@@ -43,6 +44,7 @@ class Outcome:
     def __init__(self, name):
         self.name = name
         self.passed = 0
+        self.names = []  # of tests that passed, where they have names: Suite.Name, or file:function of a script
         self.failed = []  # (test name, text)
         self.skipped = []  # (test name, reason)
         self.seconds = 0.0
@@ -113,6 +115,7 @@ def read_report(outcome, report, text):
             outcome.skipped.append((name, reason or "no reason given"))
         else:
             outcome.passed += 1
+            outcome.names.append(name)
     return True
 
 
@@ -152,6 +155,8 @@ def run_script(entry, timeout, env):
     outcome = Outcome(entry["name"])
     code, text = run_command(entry["command"], timeout, env)
     lines = text.strip().splitlines()
+    script = next((pathlib.Path(word).stem for word in entry["command"] if word.endswith(".py")), entry["name"])
+    outcome.names = [f"{script}:{line.removeprefix('PASSED ')}" for line in lines if line.startswith("PASSED ")]
     counts = COUNTS.fullmatch(lines[-1].strip()) if lines else None
     if code == 77:
         outcome.skipped.append((entry["name"], lines[-1] if lines else "no reason given"))
@@ -213,6 +218,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, help="binaries at a time")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for one binary")
     parser.add_argument("--summary", help="file to append this run's counts to")
+    parser.add_argument("--passed", help="file for the names of the tests that passed, one a line")
     options = parser.parse_args()
 
     signal.signal(signal.SIGTERM, stop_everything)
@@ -234,6 +240,9 @@ def main():
     if options.summary:
         with open(options.summary, "a", encoding="utf-8") as file:
             file.write(line + "\n")
+    if options.passed:
+        names = sorted(name for outcome in outcomes for name in outcome.names)
+        pathlib.Path(options.passed).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     print(f"\n{line}", flush=True)
     return 1 if failed or none_ran else 0
 

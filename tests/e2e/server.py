@@ -90,6 +90,7 @@ def run_functions(names, *arguments):
         try:
             test(*arguments)
             passed += 1
+            print(f"PASSED {name}")
         except Skipped as reason:
             skipped += 1
             print(f"SKIPPED {name}: {reason}")
@@ -110,6 +111,7 @@ def run_tests(plumb, model, tests, *flags):
             try:
                 test(server)
                 passed += 1
+                print(f"PASSED {test.__name__}")
             except Exception:  # noqa: BLE001: a failed test must not end the others
                 failed += 1
                 print(f"FAILED {test.__name__}")
