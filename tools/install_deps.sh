@@ -18,7 +18,7 @@ packages=(
 with_python=false
 for argument in "$@"; do
   case "$argument" in
-    --ci) packages+=(chromium chromium-driver openssl clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev llvm-14 shellcheck) ;;
+    --ci) packages+=(chromium chromium-driver openssl iproute2 clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev llvm-14 shellcheck) ;;
     --python) with_python=true ;;
     *) echo "unknown argument $argument" >&2; exit 1 ;;
   esac
