@@ -6,6 +6,7 @@
 # PARTS (default: all but sanitize), each with its own time limit:
 #   contracts  every CUDA kernel against its contract      engine    the engine's tests on the device
 #   goldens    goldens of the model, f32 caches            server    task accuracies through the HTTP server
+#   ranks      goldens and a server of two ranks, which may share the GPU
 #   bench      kernels on GLM-5 shapes                      decode    decode steps of three layers of GLM-5
 #   sanitize   compute-sanitizer memcheck and racecheck over the contract tests of kernels that share memory
 # Ends with exit code 1 when a part failed; logs go to $OUT, or ./device_check.
@@ -40,7 +41,7 @@ http() {
 }
 
 serve() {
-  "$bin/plumb" serve "$model" --backend cuda --port 18123 --draft-tokens "$1" >"$out/serve.log" 2>&1 &
+  "$bin/plumb" serve "$model" --backend cuda --port 18123 --draft-tokens "$@" >"$out/serve.log" 2>&1 &
   local server=$! rc
   for _ in $(seq 60); do
     http /health >/dev/null && break
@@ -83,6 +84,13 @@ for p in $parts; do
     server)
       part server 90 20 bash -c "serve 0"
       part server_drafts 90 20 bash -c "serve 2"
+      ;;
+    ranks)
+      golden=("$root/tools/golden/check_backend.py" "$bin/plumb" --backend cuda --kv f32 --index-keys f32 --activations f32
+        --tp 2 --share-gpus)
+      part goldens_tp2 180 25 python3 "${golden[@]}"
+      part goldens_ep2 180 25 python3 "${golden[@]}" --expert-parallel
+      part server_tp2 120 20 bash -c "serve 2 --tp 2 --share-gpus"
       ;;
     bench) part bench 200 200 "$bin/plumb_cuda_bench" "${BENCH:-all}" ;;
     decode) part decode 240 40 bash -c "decode ${DECODE:-glm5-layers} ${DECODE_FORMAT:-nvfp4}" ;;

@@ -98,10 +98,11 @@ int physical_cores() {
 
 ThreadPool::ThreadPool(int threads) {
   const int wanted = threads > 0 ? threads : physical_cores();
+  shares_ = std::make_unique<Share[]>(static_cast<size_t>(wanted));
+  worker_count_ = wanted;
   workers_.reserve(static_cast<size_t>(wanted - 1));
   for (int i = 1; i < wanted; ++i)
     if (!start_thread(workers_, "plumb-kernel-" + std::to_string(i), [this, i] { worker(i); })) break;
-  worker_count_ = size();
 }
 
 ThreadPool::~ThreadPool() {
@@ -111,22 +112,41 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::do_share(int index, int workers) const {
-  for (int part = index; part < task_.parts; part += workers) task_.fn(task_.context, part, task_.parts);
+uint32_t ThreadPool::do_share(int owner) {
+  std::atomic<uint32_t>& left = shares_[static_cast<size_t>(owner)].left;
+  uint32_t done = 0;
+  for (uint32_t have = left.load(std::memory_order_relaxed); have > 0;) {
+    if (!left.compare_exchange_weak(have, have - 1, std::memory_order_acq_rel, std::memory_order_relaxed)) continue;
+    const int share = (task_.parts - owner + worker_count_ - 1) / worker_count_;
+    task_.fn(task_.context, owner + (share - static_cast<int>(have)) * worker_count_, task_.parts);
+    ++done;
+    have = left.load(std::memory_order_relaxed);
+  }
+  return done;
+}
+
+uint32_t ThreadPool::do_all(int index) {
+  uint32_t done = 0;
+  for (int i = 0; i < worker_count_; ++i) done += do_share((index + i) % worker_count_);
+  return done;
 }
 
 void ThreadPool::run(int parts, Part fn, void* context) {
   PLUMB_CHECK(!in_use_.exchange(true, std::memory_order_acquire), "one thread pool, two callers at once");
-  task_ = {fn, context, parts};
   if (parts > 1 && worker_count_ > 1) {
-    busy_workers_.store(static_cast<uint32_t>(worker_count_ - 1), std::memory_order_relaxed);
+    task_ = {fn, context, parts};
+    undone_.store(static_cast<uint32_t>(parts), std::memory_order_relaxed);
+    for (int i = 0; i < worker_count_; ++i) {
+      const int share = std::max(0, (parts - i + worker_count_ - 1) / worker_count_);
+      shares_[static_cast<size_t>(i)].left.store(static_cast<uint32_t>(share), std::memory_order_release);
+    }
     round_.fetch_add(1);
     round_.notify_all();
-    do_share(0, worker_count_);
-    uint32_t busy = busy_workers_.load(std::memory_order_acquire);
-    while (busy != 0) busy = wait_for_change(busy_workers_, busy);
+    const uint32_t done = do_all(0);
+    uint32_t undone = undone_.fetch_sub(done, std::memory_order_acq_rel) - done;
+    while (undone != 0) undone = wait_for_change(undone_, undone);
   } else {
-    do_share(0, 1);
+    for (int part = 0; part < parts; ++part) fn(context, part, parts);
   }
   in_use_.store(false, std::memory_order_release);
 }
@@ -134,13 +154,12 @@ void ThreadPool::run(int parts, Part fn, void* context) {
 void ThreadPool::worker(int index) {
   uint32_t seen = 0;
   while (true) {
-    // The caller starts a round only when every worker has finished the last one, so none can be missed.
+    // A round that this worker comes too late for was done by the others.
     seen = wait_for_change(round_, seen);
     if (stop_.load(std::memory_order_relaxed)) return;
-    do_share(index, worker_count_);
-    // Only the last one home wakes the caller: it waits for zero, and a wake-up for each would be a system call for
-    // each.
-    if (busy_workers_.fetch_sub(1) == 1) busy_workers_.notify_one();
+    const uint32_t done = do_all(index);
+    // Only the last part wakes the caller: it waits for zero, and a wake-up for each would be a system call for each.
+    if (done > 0 && undone_.fetch_sub(done, std::memory_order_acq_rel) == done) undone_.notify_one();
   }
 }
 

@@ -30,8 +30,10 @@ constexpr Range split(int64_t items, int part, int parts) {
   return {begin, begin + each + (part < more ? 1 : 0)};
 }
 
-// Kernel workers. Which worker does which part depends on the numbers alone, never on timing, so the order of additions
-// is the same in every run. The caller is worker 0. One caller at a time, and a part must not call back into the pool.
+// Kernel workers. What a part computes depends on its number and on how many there are, never on timing, so the order
+// of additions is the same in every run. Each part belongs to a worker; a worker that has done its own takes over what
+// others have not begun, so one that the system holds back on a busy machine holds back nobody. The caller is worker 0.
+// One caller at a time, and a part must not call back into the pool.
 class ThreadPool {
  public:
   using Part = void (*)(void* context, int part, int parts);
@@ -44,11 +46,11 @@ class ThreadPool {
   // Workers, the caller included. Less than asked only where the system refuses more threads (logged).
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls fn(context, part, parts) for every part; part p runs on worker p % size(). Returns when all are done.
+  // Calls fn(context, part, parts) for every part; part p belongs to worker p % size(). Returns when all are done.
   // Allocates nothing.
   void run(int parts, Part fn, void* context);
 
-  // f(worker, workers) once on each worker.
+  // f(part, parts) for as many parts as there are workers.
   template <class F>
   void parallel(F&& f) {
     parallel_parts(size(), f);
@@ -68,13 +70,19 @@ class ThreadPool {
     void* context = nullptr;
     int parts = 0;
   };
+  struct alignas(64) Share {
+    std::atomic<uint32_t> left{0};  // parts that nobody has begun
+  };
   void worker(int index);
-  void do_share(int index, int workers) const;
+  // Does what nobody has begun, of one worker's share, or of all beginning with `index`; returns how many parts.
+  uint32_t do_share(int owner);
+  uint32_t do_all(int index);
 
-  Task task_{};           // written by the caller before round_ moves on, read by the workers after it has
+  Task task_{};           // whoever has taken a part of it may read it: it stays until that part is done
   int worker_count_ = 1;  // fixed before the first task
+  std::unique_ptr<Share[]> shares_{};
   alignas(64) std::atomic<uint32_t> round_{0};
-  alignas(64) std::atomic<uint32_t> busy_workers_{0};
+  alignas(64) std::atomic<uint32_t> undone_{0};  // parts
   std::atomic<bool> in_use_{false};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_{};

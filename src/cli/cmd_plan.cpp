@@ -7,6 +7,7 @@
 #include "checkpoint/model_source.h"
 #include "cli/cli.h"
 #include "cli/service.h"
+#include "model/scale_out.h"
 #include "model/synth.h"
 
 namespace plumb {
@@ -18,6 +19,9 @@ struct PlanCommand {
   bool json = false;
   std::string device = "cpu";
   std::string weights{};
+  ScaleQuestion scale{.machines = 0};
+  int gpus_per_node = 8;
+  std::string all_reduce{};
 };
 
 // A model that is not here: its configuration, and the headers that a checkpoint of that format would have.
@@ -45,11 +49,24 @@ Result<OpenedModel> find_model(const PlanCommand& command, const CliContext& con
   return open_model(source.folder);
 }
 
+// --nodes: what many machines would do, calculated.
+Status run_scale(const PlanCommand& command, const OpenedModel& model, const DeviceInfo& device) {
+  PLUMB_TRY(Machine machine, machine_of(command.device, device.memory_bytes, command.gpus_per_node));
+  if (!command.all_reduce.empty()) {
+    PLUMB_TRY(machine.inside, fitted_link(command.all_reduce, command.gpus_per_node));
+  }
+  const std::vector<ScaleLayout> layouts =
+      scale_out(model.config, model.map, cache_geometry(model.config, command.model.plan), machine, command.scale);
+  std::fputs(scale_table(layouts, machine, command.scale).c_str(), stdout);
+  return Ok{};
+}
+
 Status run(PlanCommand& command, const CliContext& context) {
   PLUMB_TRY_STATUS(finish_service_options(command.model, command.engine, context));
   PLUMB_TRY(DeviceInfo device, find_planned_device(command.device, command.model.plan));
   if (!device.is_gpu()) device.memory_bytes /= command.model.plan.tp;  // one machine's, which all ranks share
   PLUMB_TRY(OpenedModel model, find_model(command, context));
+  if (command.scale.machines > 0) return run_scale(command, model, device);
   const Registry registry = make_registry();
   PLUMB_TRY(PlannedModel planned, plan_opened(model, registry, device, command.model.plan));
   add_engine_flags(command.model, command.engine, planned.plan);
@@ -78,6 +95,23 @@ void add_plan_command(CLI::App& app, CliContext& context, int& exit_code) {
          "--weights", command->weights,
          "MODEL is a config.json alone: plan for a checkpoint of this format (bf16, fp8, fp8-ue8m0, nvfp4, ...)")
       ->check(CLI::IsMember({"bf16", "fp8", "fp8-ue8m0", "fp8-tensor", "ct-fp8-block", "nvfp4", "ct-nvfp4"}));
+  CLI::Option* nodes =
+      sub->add_option("--nodes", command->scale.machines,
+                      "Calculate instead what so many machines of --device would do, divided in all usual ways")
+          ->check(CLI::Range(1, 1024));
+  for (const char* one_plan : {"--json", "--tp", "--expert-parallel"}) nodes->excludes(sub->get_option(one_plan));
+  const auto with_nodes = [&](const char* name, auto& value, const char* text) {
+    return sub->add_option(name, value, text)->needs(nodes);
+  };
+  with_nodes("--gpus-per-node", command->gpus_per_node, "GPUs of a machine")->check(CLI::Range(1, 64));
+  with_nodes("--decode-context", command->scale.context, "Tokens of a sequence while it decodes")
+      ->check(CLI::Range(1, 1 << 24));
+  with_nodes("--prompt-tokens", command->scale.prompt, "Of a request")->check(CLI::Range(1, 1 << 24));
+  with_nodes("--answer-tokens", command->scale.output, "Of a request")->check(CLI::Range(1, 1 << 24));
+  with_nodes("--tpot-ms", command->scale.tpot_ms, "Slowest decode that is accepted, a token")
+      ->check(CLI::Range(0.1, 1e4));
+  with_nodes("--all-reduce", command->all_reduce,
+             "Measured all-reduce times among a machine's GPUs, BYTES:MICROSECONDS,..., to fit its links' model to");
   sub->callback([command, &context, &exit_code] {
     if (Status status = run(*command, context); !status) exit_code = report(status.error());
   });

@@ -1,17 +1,21 @@
 #include "cli/rank_launcher.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "base/log.h"
+#include "cli/merged_log.h"
 
 namespace plumb {
 namespace {
@@ -23,7 +27,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kAfterLeader{2}, kAfterLoss{4};
 
 std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status)) return "was ended by signal " + std::to_string(WTERMSIG(status));
+  if (WIFSIGNALED(status))
+    return "was ended by signal " + std::to_string(WTERMSIG(status)) +
+           (WTERMSIG(status) == SIGKILL ? " (the system kills so when memory is short: see dmesg)" : "");
   return "ended with exit code " + std::to_string(WEXITSTATUS(status));
 }
 
@@ -90,16 +96,24 @@ int Supervisor::run() {
   }
 }
 
-// A rank ends with the process that started it; only rank 0 hears that it should stop.
-void become_rank(int rank, const sigset_t& mask, pid_t parent) {
+// A rank ends with the process that started it; only rank 0 hears that it should stop. `log` is where the others write
+// what rank 0 writes to standard error.
+void become_rank(int rank, const sigset_t& mask, pid_t parent, int log) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(exit_code(Code::Peer));
   if (rank == 0) setpgid(0, 0);  // a terminal's ^C comes once, by way of the parent
   if (rank > 0) {
+    dup2(log, STDERR_FILENO);
     std::signal(SIGINT, SIG_IGN);
     std::signal(SIGTERM, SIG_IGN);
   }
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+}
+
+Error cannot_start(int rank, const std::vector<pid_t>& started) {
+  const std::string why = std::strerror(errno);
+  for (const pid_t pid : started) kill(pid, SIGKILL);
+  return {Code::Environment, "rank " + std::to_string(rank) + " cannot be started", why, {}};
 }
 
 }  // namespace
@@ -112,21 +126,28 @@ Result<Launched> launch_ranks(int ranks) {
   pthread_sigmask(SIG_BLOCK, &signals, &before);
   const pid_t parent = getpid();
   std::vector<pid_t> children;
+  std::vector<int> logs;  // ends to read from
   for (int rank = 0; rank < ranks; ++rank) {
+    std::array<int, 2> log{-1, -1};
+    if (rank > 0 && pipe2(log.data(), O_CLOEXEC) != 0) return cannot_start(rank, children);
     const pid_t child = fork();
     if (child == 0) {
-      become_rank(rank, before, parent);
+      become_rank(rank, before, parent, log[1]);
+      for (const int end : logs) close(end);
+      for (const int end : log) close(end);
       return Launched{.rank = rank, .links = std::move(mesh[static_cast<size_t>(rank)])};
     }
-    if (child < 0) {
-      const std::string why = std::strerror(errno);
-      for (const pid_t pid : children) kill(pid, SIGKILL);
-      return Error{Code::Environment, "rank " + std::to_string(rank) + " cannot be started", why, {}};
-    }
+    if (child < 0) return cannot_start(rank, children);
     children.push_back(child);
+    if (rank == 0) continue;
+    logs.push_back(log[0]);
+    close(log[1]);
   }
   mesh.clear();  // the ranks' alone: who ends is noticed by its peers
-  return Launched{.ended = Supervisor(std::move(children)).run()};
+  std::thread merging([&logs] { merge_logs(logs, 1, STDERR_FILENO); });
+  const int ended = Supervisor(std::move(children)).run();
+  merging.join();
+  return Launched{.ended = ended};
 }
 
 }  // namespace plumb

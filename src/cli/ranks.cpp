@@ -15,6 +15,7 @@
 #include "comm/mpi_communicator.h"
 #include "comm/rank_env.h"
 #include "comm/rendezvous.h"
+#include "device/cuda_device.h"
 
 namespace plumb {
 namespace {
@@ -66,16 +67,35 @@ Status check_division(const ModelOptions& options, const CliContext& context) {
   return check_split(model.config, model.map, ranks_of(options.plan));
 }
 
+// Each rank of a machine has a GPU of its own, or says that it may not be so.
+Status choose_gpu(RankGroup& group, int rank_here, bool share) {
+  PLUMB_TRY(const CudaPlace place, cuda_place(rank_here));
+  PLUMB_TRY(const std::vector<std::string> all, all_gather_text(*group.comm, place.id));
+  const int on_machine = group.ranks_here;
+  group.cuda_device = place.ordinal;
+  group.ranks_here = static_cast<int>(std::count(all.begin(), all.end(), place.id));
+  if (group.ranks_here == 1 || share) return Ok{};
+  return Error{Code::Unsupported,
+               "--tp " + std::to_string(group.comm->size()) + " cannot be honoured with these GPUs",
+               std::to_string(on_machine) + " ranks run on this machine, and " + std::to_string(group.ranks_here) +
+                   " of them would share one GPU",
+               {"as many ranks as GPUs", "--share-gpus, which is slow: for trying ranks out"}};
+}
+
 // Ranks on one machine share its memory; those with the same CPUs share these as well, others were given their own.
-Status divide_machine(RankGroup& group, int& threads) {
+Status divide_machine(RankGroup& group, ModelOptions& options, bool share_gpus) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   const std::string here = host.data(), cpus = here + " " + cpu_set_text();
   PLUMB_TRY(const std::vector<std::string> hosts, all_gather_text(*group.comm, here));
   PLUMB_TRY(const std::vector<std::string> sets, all_gather_text(*group.comm, cpus));
   group.ranks_here = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
+  if (options.plan.backend == "cuda") {
+    const auto before = hosts.begin() + group.comm->rank();
+    PLUMB_TRY_STATUS(choose_gpu(group, static_cast<int>(std::count(hosts.begin(), before, here)), share_gpus));
+  }
   const auto sharing = static_cast<int>(std::count(sets.begin(), sets.end(), cpus));
-  if (threads == 0) threads = std::max(1, physical_cores() / sharing);
+  if (options.threads == 0) options.threads = std::max(1, physical_cores() / sharing);
   return Ok{};
 }
 
@@ -89,11 +109,19 @@ void add_rank_options(CLI::App& command, ModelOptions& options, RankFlags& flags
   options.options.push_back(
       command.add_option("--rank-wait", flags.wait_s, "Seconds that ranks wait for each other at the start")
           ->check(CLI::Range(0.1, 86'400.0)));
+  options.options.push_back(command.add_flag("--share-gpus", flags.share_gpus,
+                                             "Let ranks share a GPU where there are fewer GPUs than ranks"));
 }
 
 Result<RankGroup> join_ranks(ModelOptions& options, const RankFlags& flags, const CliContext& context) {
   RankGroup group{.timeout_ms = flags.timeout_ms};
   PLUMB_TRY(const RankEnv env, read_rank_env());
+  const bool one_rank = env.launcher == Launcher::None && options.plan.tp == 1;
+  if (flags.share_gpus && (one_rank || options.plan.backend != "cuda"))
+    return Error{Code::Usage,
+                 "--share-gpus has nothing to act on",
+                 one_rank ? "there is one rank" : "ranks run on CPUs",
+                 {"--tp 2 --backend cuda --share-gpus", "without it"}};
   if (env.launcher != Launcher::None) {
     PLUMB_TRY_STATUS(check_size(env.size, env.source, options));
     PLUMB_TRY(group.comm, join_launched(env, flags));
@@ -108,7 +136,7 @@ Result<RankGroup> join_ranks(ModelOptions& options, const RankFlags& flags, cons
   }
   group.comm->set_deadline(kLoadingDeadline);
   PLUMB_TRY_STATUS(introduce(*group.comm));
-  PLUMB_TRY_STATUS(divide_machine(group, options.threads));
+  PLUMB_TRY_STATUS(divide_machine(group, options, flags.share_gpus));
   PLUMB_TRY_STATUS(agree(group, "build", build_id()));
   return group;
 }

@@ -12,15 +12,17 @@
 namespace plumb {
 
 struct RankFlags {
-  double wait_s = 60;      // for ranks that another launcher starts
-  int timeout_ms = 3'500;  // of an exchange, and between two messages, once the model serves
+  bool share_gpus = false;  // several ranks may run on one GPU
+  double wait_s = 60;       // for ranks that another launcher starts
+  int timeout_ms = 3'500;   // of an exchange, and between two messages, once the model serves
 };
 void add_rank_options(CLI::App& command, ModelOptions& options, RankFlags& flags);
 
 // This process among the ranks. One rank: all of it is empty.
 struct RankGroup {
   std::unique_ptr<Communicator> comm{};
-  int ranks_here = 1;          // on this machine
+  int ranks_here = 1;  // that share the memory of this machine, or of this rank's GPU
+  int cuda_device = 0;
   int timeout_ms = 0;          // as in RankFlags
   std::optional<int> ended{};  // this process started the ranks and has seen them end: its exit code
   bool follows() const { return comm != nullptr && comm->rank() > 0; }

@@ -152,6 +152,29 @@ Status gather(Communicator& comm, int root, std::span<const std::byte> mine, std
   return comm.exchange(parts.out(), parts.in());
 }
 
+Status gather_columns(Communicator& comm, std::span<float> values, int64_t rows, int64_t n, int64_t stride,
+                      int64_t share) {
+  Parts parts(comm);
+  if (comm.rank() != 0) {
+    parts.out()[0] = std::as_bytes(values);
+    return comm.exchange(parts.out(), parts.in());
+  }
+  const auto width = [&](size_t p) { return std::min(share, n - share * static_cast<int64_t>(p)); };
+  const In memory = comm.scratch(static_cast<size_t>(rows * n) * sizeof(float));
+  size_t at = 0;
+  for (size_t p = 1; p < parts.size; ++p) {
+    parts.in()[p] = memory.subspan(at, static_cast<size_t>(rows * width(p)) * sizeof(float));
+    at += parts.in()[p].size();
+  }
+  PLUMB_TRY_STATUS(comm.exchange(parts.out(), parts.in()));
+  for (int64_t t = 0; t < rows; ++t) {
+    for (size_t p = 1; p < parts.size; ++p)
+      std::copy_n(reinterpret_cast<const float*>(parts.in()[p].data()) + t * width(p), width(p),
+                  values.data() + t * stride + share * static_cast<int64_t>(p));
+  }
+  return Ok{};
+}
+
 Status broadcast(Communicator& comm, int root, std::span<std::byte> data) {
   Parts parts(comm);
   if (data.empty()) return Ok{};

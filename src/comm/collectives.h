@@ -20,6 +20,11 @@ Status all_reduce_bf16(Communicator& comm, std::span<uint16_t> values);
 Status all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
 // The same on `root` alone; elsewhere `all` is not touched.
 Status gather(Communicator& comm, int root, std::span<const std::byte> mine, std::span<std::byte> all);
+// Rank r has columns r * share ... of every row of n; the last rank's may be fewer. On rank 0 `values` is [rows, n]
+// with rows `stride` apart and its own columns in place, and the others' are filled in; elsewhere it is what the rank
+// has, without gaps.
+Status gather_columns(Communicator& comm, std::span<float> values, int64_t rows, int64_t n, int64_t stride,
+                      int64_t share);
 // data = root's data.
 Status broadcast(Communicator& comm, int root, std::span<std::byte> data);
 // Returns when every rank has come here.

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -53,6 +55,15 @@ class Communicator {
   // Memory of the communicator's own, for what collectives receive; grows to the largest ever asked for.
   In scratch(size_t bytes);
 
+  // For kernels of a device: page-locked memory of the host that what they exchange passes through, and what must live
+  // as long as the steps recorded for it. Nobody else touches either.
+  void set_staging(std::shared_ptr<std::byte> memory, size_t bytes) {
+    staging_ = std::move(memory);
+    staging_bytes_ = bytes;
+  }
+  In staging() const { return {staging_.get(), staging_bytes_}; }
+  void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
+
   uint64_t exchanges() const { return exchanges_; }
   uint64_t bytes_sent() const { return bytes_sent_; }
   uint64_t waited_ns() const { return waited_ns_; }  // inside exchange()
@@ -70,6 +81,9 @@ class Communicator {
   std::atomic<bool> failed_{false};
   std::vector<std::string> names_;
   std::vector<std::byte> scratch_{};
+  std::shared_ptr<std::byte> staging_{};
+  size_t staging_bytes_ = 0;
+  std::vector<std::shared_ptr<void>> kept_{};
   uint64_t exchanges_ = 0, bytes_sent_ = 0, waited_ns_ = 0;
 };
 

@@ -16,6 +16,7 @@ Error absent() {
 
 std::string cuda_architectures() { return ""; }
 void require_cuda(int, const char*) {}
+Result<CudaPlace> cuda_place(int) { return absent(); }
 Result<CudaInfo> find_cuda(int) { return absent(); }
 Result<CudaStream> CudaStream::open(int) { return absent(); }
 Memory CudaStream::memory() const { return host_memory(); }

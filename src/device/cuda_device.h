@@ -25,6 +25,12 @@ struct CudaInfo {
 
 // "sm_90a, sm_100a": what the kernels of this build were compiled for; empty without CUDA.
 std::string cuda_architectures();
+// The device for the n-th rank of a machine; with fewer devices, ranks share them. Makes no context.
+struct CudaPlace {
+  int ordinal = 0;
+  std::string id{};  // of the card, whatever number this process sees it by
+};
+Result<CudaPlace> cuda_place(int rank_here);
 // Refuses a device this build has no code for, naming both.
 Result<CudaInfo> find_cuda(int ordinal);
 

@@ -1,5 +1,8 @@
 #include "model/instance.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace plumb {
 
 Forward ModelInstance::forward() {
@@ -20,11 +23,6 @@ namespace {
 Status check_comm(const InstanceOptions& options) {
   const int joined = options.comm == nullptr ? 1 : options.comm->size();
   const int planned = options.plan.tp;
-  if (planned > 1 && options.plan.backend == "cuda")
-    return Error{Code::Unsupported,
-                 "--tp " + std::to_string(planned) + " cannot be honoured on GPUs",
-                 "no kernel adds up the ranks' partial sums on a GPU yet; it can be planned, not run",
-                 {"--tp 1", "--backend cpu", "plumb plan --device h200 --tp " + std::to_string(planned)}};
   if (joined == planned) return Ok{};
   return Error{Code::Unsupported,
                "--tp " + std::to_string(planned) + " cannot be honoured here",
@@ -39,7 +37,7 @@ Result<std::unique_ptr<ModelInstance>> open_instance(const std::filesystem::path
   PLUMB_TRY_STATUS(check_comm(options));
   auto out = std::make_unique<ModelInstance>();
   PLUMB_TRY(out->device, open_device(options.plan.backend, options.cuda_device, pool));
-  if (!out->device.info.is_gpu()) out->device.info.memory_bytes /= options.ranks_here;
+  out->device.info.memory_bytes /= options.ranks_here;
   const Memory& memory = out->device.memory;
   LoadModelOptions load{.device = out->device.info, .plan = options.plan, .load = options.load};
   if (options.comm != nullptr) load.rank = options.comm->rank();
@@ -55,6 +53,15 @@ Result<std::unique_ptr<ModelInstance>> open_instance(const std::filesystem::path
   out->device.stream.workspace_bytes = planned.plan.workspace_bytes;
   out->executor = std::make_unique<Executor>(planned.plan, out->device.stream, memory);
   if (options.comm == nullptr) return out;
+  if (memory.where != Where::Host) {
+    // The largest thing that ranks exchange in a step: hidden rows, or logits on rank 0.
+    const ForwardLimits& limits = planned.limits;
+    const size_t bytes =
+        sizeof(float) * static_cast<size_t>(std::max(int64_t{limits.rows} * out->config().hidden_size,
+                                                     int64_t{limits.logit_rows} * out->config().vocab_size));
+    PLUMB_TRY(std::shared_ptr<std::byte> staging, memory.allocate_staging(bytes, "what ranks exchange"));
+    options.comm->set_staging(std::move(staging), bytes);
+  }
   out->first_expert = first_expert_of(out->config(), ranks_of(options.plan), options.comm->rank());
   out->link = std::make_unique<RankLink>(*options.comm, *out->executor);
   return out;

@@ -16,7 +16,7 @@ struct InstanceOptions {
   ModelPlanOptions plan{};
   LoadOptions load{};            // where to is filled in
   int cuda_device = 0;           // with backend "cuda"
-  int ranks_here = 1;            // on this machine: they share its memory
+  int ranks_here = 1;            // that share the memory of the machine, or of the CUDA device
   Communicator* comm = nullptr;  // to the other ranks that share the model, if plan.tp says that there are some
   // Called once the model is loaded, before anything runs; may change it. An error ends the opening.
   std::function<Status(LoadedModel&)> loaded{};

@@ -40,7 +40,7 @@ struct SiteList {
   ModelSites ids{};
 };
 SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const KvGeometry& kv, const Numerics& numerics,
-                       std::span<const Format> activations, const Ranks& ranks = {}, bool collectives = false);
+                       std::span<const Format> activations, const Ranks& ranks = {});
 
 struct LayerWeights {
   FloatVector input_norm{}, post_norm{}, q_a_norm{}, kv_a_norm{};  // norm weights, decoded exactly to f32

@@ -58,23 +58,6 @@ Status check_values(const ModelPlanOptions& o) {
 
 bool is_reference(const ModelPlanOptions& o) { return o.backend == "reference"; }
 
-KvGeometry cache_geometry(const ModelConfig& config, const ModelPlanOptions& o) {
-  KvGeometry kv{.kv_lora_rank = config.kv_lora_rank,
-                .rope_dim = config.qk_rope_head_dim,
-                .index_head_dim = config.index_head_dim,
-                .page_tokens = o.page_tokens};
-  const bool f32 = is_reference(o);
-  kv.latent = o.kv == "f32" || (o.kv == "auto" && f32) ? KvFormat::F32
-              : o.kv == "fp8"                          ? KvFormat::Fp8Tile128
-                                                       : KvFormat::Bf16;
-  // Engines keep FP8 index keys beside an FP8 latent cache; transformers has neither, so keys stay as exact as asked.
-  const bool engine_fp8 = o.kv == "fp8" && o.numeric_profile == "engine";
-  kv.index_key = o.index_keys == "f32" || (o.index_keys == "auto" && f32 && !engine_fp8) ? IndexKeyFormat::F32
-                 : o.index_keys == "fp8" || (o.index_keys == "auto" && engine_fp8)       ? IndexKeyFormat::Fp8
-                                                                                         : IndexKeyFormat::Bf16;
-  return kv;
-}
-
 // model.md 3.2, 3.3, 3.7: what transformers computes, or what serving engines do.
 Numerics numerics_of(const ModelConfig& config, const ModelPlanOptions& o) {
   const bool engine = o.numeric_profile == "engine";
@@ -183,7 +166,7 @@ Status check_ranks(const PlanInput& in, const ModelPlanOptions& o) {
   return check_split(in.config, in.map, ranks_of(o));
 }
 
-void add_warnings(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out) {
+void add_warnings(const PlanInput& in, PlannedModel& out) {
   std::vector<Warning>& warnings = out.plan.warnings;
   // What the readers of configuration and tensors say is set aside or defaulted changes no number: the goldens, which
   // are compared with transformers on the same files, hold it to that.
@@ -209,10 +192,6 @@ void add_warnings(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& 
     else if (compiled.find(wanted) == std::string::npos)
       warnings.push_back({"will fail", "this build has CUDA code for " + compiled + ", " + in.device.name + " wants " +
                                            wanted + ": build with -DPLUMB_CUDA_ARCHITECTURES for it"});
-    if (o.tp > 1)
-      warnings.push_back(
-          {"will fail", "no kernel adds up the ranks' partial sums on a GPU yet (all_reduce): a model divided over " +
-                            std::to_string(o.tp) + " GPUs can be planned, not run"});
   }
 }
 
@@ -269,6 +248,9 @@ void add_flags(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out
 
 void add_notes(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out) {
   std::vector<std::string>& notes = out.plan.notes;
+  if (o.tp > 1 && in.device.is_gpu())
+    notes.push_back(
+        "ranks add up their partial sums by way of the host, in order of rank: the same bits everywhere, and slow");
   if (in.quant.kv_cache && o.kv == "auto")
     notes.push_back("the checkpoint asks for a " + *in.quant.kv_cache +
                     " KV cache and ships no scales for it: a request, not a format; the cache is " +
@@ -279,6 +261,23 @@ void add_notes(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out
 }
 
 }  // namespace
+
+KvGeometry cache_geometry(const ModelConfig& config, const ModelPlanOptions& o) {
+  KvGeometry kv{.kv_lora_rank = config.kv_lora_rank,
+                .rope_dim = config.qk_rope_head_dim,
+                .index_head_dim = config.index_head_dim,
+                .page_tokens = o.page_tokens};
+  const bool f32 = is_reference(o);
+  kv.latent = o.kv == "f32" || (o.kv == "auto" && f32) ? KvFormat::F32
+              : o.kv == "fp8"                          ? KvFormat::Fp8Tile128
+                                                       : KvFormat::Bf16;
+  // Engines keep FP8 index keys beside an FP8 latent cache; transformers has neither, so keys stay as exact as asked.
+  const bool engine_fp8 = o.kv == "fp8" && o.numeric_profile == "engine";
+  kv.index_key = o.index_keys == "f32" || (o.index_keys == "auto" && f32 && !engine_fp8) ? IndexKeyFormat::F32
+                 : o.index_keys == "fp8" || (o.index_keys == "auto" && engine_fp8)       ? IndexKeyFormat::Fp8
+                                                                                         : IndexKeyFormat::Bf16;
+  return kv;
+}
 
 Status choose_mtp(std::string_view asked, WeightMap& map) {
   if (asked == "off") map.mtp.reset();
@@ -304,9 +303,7 @@ Result<PlannedModel> plan_model(const PlanInput& input, const ModelPlanOptions& 
   // Rank 0's share stands for all: the others' are as large, or the last of a vocabulary smaller.
   const Ranks ranks = ranks_of(options);
   const WeightMap share = share_of(input.map, ranks, 0);
-  const bool collectives = ranks.count > 1 && !input.device.is_gpu();
-  SiteList sites =
-      declare_sites(input.config, share, out.kv, out.numerics, activation_formats(options), ranks, collectives);
+  SiteList sites = declare_sites(input.config, share, out.kv, out.numerics, activation_formats(options), ranks);
   out.sites = std::move(sites.ids);
   PLUMB_TRY(const DeviceInfo device, under_ceiling(input.device, options.isa));
   PLUMB_TRY(out.plan, resolve(std::move(sites.decls), input.registry, device,
@@ -320,7 +317,7 @@ Result<PlannedModel> plan_model(const PlanInput& input, const ModelPlanOptions& 
   PLUMB_TRY_STATUS(fit_memory(input, options, out));
   add_flags(input, options, out);
   add_notes(input, options, out);
-  add_warnings(input, options, out);
+  add_warnings(input, out);
   return out;
 }
 

@@ -68,6 +68,9 @@ struct PlannedModel {
 // Applies the `mtp` option: "off" drops the layer from the map, "on" demands it. Call before plan_model.
 Status choose_mtp(std::string_view asked, WeightMap& map);
 
+// The cache's formats, which `kv`, `index_keys`, the backend and the numeric profile decide.
+KvGeometry cache_geometry(const ModelConfig& config, const ModelPlanOptions& options);
+
 // Errors: Usage for values that do not exist; Unsupported (exit code 2) for wishes that cannot be honoured, with what
 // can.
 Result<PlannedModel> plan_model(const PlanInput& input, const ModelPlanOptions& options);

@@ -10,13 +10,13 @@ namespace {
 class Declarer {
  public:
   Declarer(const ModelConfig& config, const KvGeometry& kv, const Numerics& numerics,
-           std::span<const Format> activations, const Ranks& ranks, bool collectives)
+           std::span<const Format> activations, const Ranks& ranks)
       : config_(config),
         kv_(kv),
         numerics_(numerics),
         activations_(activations.begin(), activations.end()),
-        heads_(config.num_attention_heads / ranks.count),
-        collectives_(collectives) {}
+        ranks_(ranks.count),
+        heads_(config.num_attention_heads / ranks.count) {}
 
   void layer(int index, const LayerSources& w, bool first_norm_adds);
   void mtp(const MtpSources& w);
@@ -26,7 +26,7 @@ class Declarer {
   SiteList& list() { return list_; }
   // A place where the ranks exchange rows of `width`; -1 without other ranks.
   SiteId exchange(std::string name, Op op, int64_t width) {
-    return collectives_ ? plain(std::move(name), op, width) : -1;
+    return ranks_ > 1 ? plain(std::move(name), op, width) : -1;
   }
 
  private:
@@ -47,8 +47,8 @@ class Declarer {
   const KvGeometry& kv_;
   const Numerics& numerics_;
   std::vector<Format> activations_;
+  const int ranks_;
   const int heads_;  // of one rank
-  const bool collectives_;
   SiteList list_{};
   std::string prefix_{};
   int layer_ = -1;
@@ -143,8 +143,8 @@ void Declarer::mtp(const MtpSources& w) {
 }  // namespace
 
 SiteList declare_sites(const ModelConfig& config, const WeightMap& map, const KvGeometry& kv, const Numerics& numerics,
-                       std::span<const Format> activations, const Ranks& ranks, bool collectives) {
-  Declarer d(config, kv, numerics, activations, ranks, collectives);
+                       std::span<const Format> activations, const Ranks& ranks) {
+  Declarer d(config, kv, numerics, activations, ranks);
   d.list().ids.embed = d.weighted("embed_tokens", Op::Embed, map.embed_tokens);
   d.list().ids.embed_sum = d.exchange("embed_tokens.sum", Op::AllReduce, config.hidden_size);
   for (size_t i = 0; i < map.layers.size(); ++i) d.layer(static_cast<int>(i), map.layers[i], /*first_norm_adds=*/i > 0);

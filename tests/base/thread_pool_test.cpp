@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <future>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace plumb {
@@ -50,18 +52,32 @@ TEST(ThreadPool, RunsEveryPartOnce) {
   }
 }
 
-TEST(ThreadPool, PartAlwaysRunsOnTheSameWorkerAndTheCallerIsWorkerZero) {
-  constexpr int kParts = 11;
+// Parts 1 and 4 belong to one worker, which is held inside part 1 until part 4 is done: the others have to do it.
+TEST(ThreadPool, WhatAWorkerHasNotBegunIsTakenOver) {
   ThreadPool pool(3);
-  std::vector<std::thread::id> first(kParts);
-  pool.parallel_parts(kParts, [&](int part, int) { first[static_cast<size_t>(part)] = std::this_thread::get_id(); });
-  EXPECT_EQ(first[0], std::this_thread::get_id());
-  for (int part = 0; part < kParts; ++part)
-    EXPECT_EQ(first[static_cast<size_t>(part)], first[static_cast<size_t>(part % 3)]);
-  for (int round = 0; round < 200; ++round)
-    pool.parallel_parts(kParts, [&](int part, int) {
-      EXPECT_EQ(first[static_cast<size_t>(part)], std::this_thread::get_id()) << "part " << part;
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<bool> done{false};
+    bool seen = false;
+    pool.parallel_parts(6, [&](int part, int) {
+      if (part == 4) done = true;
+      if (part != 1) return;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!done && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      seen = done;
     });
+    ASSERT_TRUE(seen);
+  }
+}
+
+// Workers that come too late for a round find nothing of it, and may begin with the next one.
+TEST(ThreadPool, LateWorkersDoNothingTwice) {
+  ThreadPool pool(8);  // more than there are cores
+  std::array<int, 16> count{};
+  for (int round = 1; round <= 5000; ++round) {
+    const int parts = 2 + round % 15;
+    pool.parallel_parts(parts, [&](int part, int) { ++count[static_cast<size_t>(part)]; });
+    for (int part = 0; part < parts; ++part) ASSERT_EQ(std::exchange(count[static_cast<size_t>(part)], 0), 1) << round;
+  }
 }
 
 // What the parts wrote is seen by the caller, and what the caller wrote by the next round's parts, without other

@@ -1,7 +1,9 @@
 // Cases of ops among ranks: the case's own rank on the test's thread, the others on threads of their own.
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
+#include "kernels/collective/collective_kernels.h"
 #include "matrix_case.h"
 #include "support/ranks.h"
 
@@ -10,20 +12,30 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// Every rank runs the kernel under test on its own rows.
+// Every rank runs the kernel under test on its own rows; where that is one of a GPU, whose one stream cannot wait for
+// itself, the others run the host's.
 class CollectiveCase : public MatrixCase {
  public:
-  explicit CollectiveCase(int rank) : rank_(rank), comms_(joined_ranks(kRanks)) {}
+  explicit CollectiveCase(int rank) : rank_(rank), comms_(joined_ranks(kRanks)) {
+    constexpr size_t kStaging = size_t{1} << 20;
+    auto* const staging = static_cast<std::byte*>(allocate_case_memory(kStaging));
+    comm(rank)->set_staging({staging, [](std::byte* memory) { free_case_memory(memory, kStaging); }}, kStaging);
+  }
 
   void launch(const Kernel& kernel, Stream& stream, int64_t first, int64_t count) override {
+    const std::vector<Kernel> host = collective_kernels();
+    const Kernel& theirs =
+        kernel.contract.arch == Isa::CudaPortable
+            ? *std::ranges::find(host, kernel.contract.op, [](const Kernel& k) { return k.contract.op; })
+            : kernel;
     std::vector<std::thread> others;
     for (int r = 0; r < kRanks; ++r) {
       if (r == rank_) continue;
       others.emplace_back([&, r] {
-        Scratch scratch(kernel.contract, call());
+        Scratch scratch(theirs.contract, call());
         Stream own = scratch.stream(nullptr);
         const AnyArgs args = others_arguments(r, first, count);
-        kernel.launch(raw(args), own);
+        theirs.launch(raw(args), own);
       });
     }
     const AnyArgs args = arguments(Side::Have, first, count);

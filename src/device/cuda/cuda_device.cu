@@ -110,6 +110,22 @@ std::string cuda_architectures() {
   return text;
 }
 
+Result<CudaPlace> cuda_place(int rank_here) {
+  int count = 0;
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess || count == 0)
+    return cuda_error("no CUDA device", status);
+  CudaPlace place{.ordinal = rank_here % count};
+  cudaDeviceProp properties{};
+  if (const cudaError_t status = cudaGetDeviceProperties(&properties, place.ordinal); status != cudaSuccess)
+    return cuda_error("cannot read the device's properties", status);
+  for (const char byte : properties.uuid.bytes) {
+    char text[3];
+    std::snprintf(text, sizeof text, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+    place.id += text;
+  }
+  return place;
+}
+
 Result<CudaInfo> find_cuda(int ordinal) {
   int count = 0;
   if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess)

@@ -28,32 +28,16 @@ void all_reduce_rows(const AllReduceArgs& args, Stream& stream) {
     std::copy_n(values.data() + t * args.x.dim(1), args.x.dim(1), args.x.row_f32(t));
 }
 
+// The communicator keeps a failure.
 void gather_shares(const GatherColumnsArgs& args, Stream& stream) {
-  Communicator& comm = *args.comm;
-  const auto ranks = static_cast<size_t>(comm.size());
-  std::vector<Communicator::Out> out(ranks);
-  std::vector<Communicator::In> in(ranks);
-  if (comm.rank() != 0) {
-    out[0] = std::as_bytes(packed(args.x, stream));
-    static_cast<void>(comm.exchange(out, in));  // the communicator keeps the failure
+  const int64_t rows = args.x.dim(0), n = args.y.dim(1);
+  if (args.comm->rank() != 0) {
+    static_cast<void>(gather_columns(*args.comm, packed(args.x, stream), rows, n, n, args.share));
     return;
   }
-  const int64_t rows = args.x.dim(0), n = args.y.dim(1);
-  const auto width = [&](size_t p) { return std::min(args.share, n - args.share * static_cast<int64_t>(p)); };
-  const Communicator::In memory = comm.scratch(static_cast<size_t>(rows * n) * sizeof(float));
-  size_t at = 0;
-  for (size_t p = 1; p < ranks; ++p) {
-    in[p] = memory.subspan(at, static_cast<size_t>(rows * width(p)) * sizeof(float));
-    at += in[p].size();
-  }
-  if (!comm.exchange(out, in)) return;
-  for (int64_t t = 0; t < rows; ++t) {
-    float* const y = args.y.row_f32(t);
-    std::copy_n(args.x.row_f32(t), args.x.dim(1), y);
-    for (size_t p = 1; p < ranks; ++p)
-      std::copy_n(reinterpret_cast<const float*>(in[p].data()) + t * width(p), width(p),
-                  y + args.share * static_cast<int64_t>(p));
-  }
+  for (int64_t t = 0; t < rows; ++t) std::copy_n(args.x.row_f32(t), args.x.dim(1), args.y.row_f32(t));
+  static_cast<void>(gather_columns(*args.comm, {args.y.f32(), static_cast<size_t>((rows - 1) * args.y.ld + n)}, rows, n,
+                                   args.y.ld, args.share));
 }
 
 size_t packed_bytes(const Call& call) { return static_cast<size_t>(call.m_hi * call.k) * sizeof(float); }

@@ -20,6 +20,7 @@ std::vector<Kernel> cuda_kernels() {
   cuda::add_router_kernels(kernels);
   cuda::add_sample_kernels(kernels);
   kernels.push_back(cuda::sample_on_host());
+  cuda::add_host_collectives(kernels);
   return kernels;
 }
 

@@ -62,15 +62,31 @@ Contract host_sampler_contract() {
   return contract;
 }
 
+Contract host_collective_contract(Op op) {
+  Contract contract{.name = to_string(op) + ".host.cuda", .op = op};
+  contract.arch = Isa::CudaPortable;
+  contract.reads = {kF32};
+  contract.round_bf16 = true;
+  contract.norm_two_roundings = true;  // there is nothing to round, or to rotate
+  contract.index_hadamard = true;
+  contract.deterministic = true;
+  contract.batch_invariant = true;
+  contract.sum_order = "rank_order";
+  contract.error_bound = {.c = 1, .unit = DType::F32};
+  return contract;
+}
+
 }  // namespace cuda
 
 std::vector<Kernel> cuda_contracts() {
   std::vector<Kernel> kernels;
-  kernels.reserve(static_cast<size_t>(Op::Sample) + 1);
-  // The sampler is the host's; the ops behind it are among ranks, and a GPU has none of them yet.
+  kernels.reserve(static_cast<size_t>(Op::Sample) + 3);
+  // The sampler is the host's, and so is what ranks send each other.
   for (int op = 0; op < static_cast<int>(Op::Sample); ++op)
     kernels.push_back({.contract = cuda::naive_contract(static_cast<Op>(op))});
   kernels.push_back({.contract = cuda::host_sampler_contract()});
+  for (const Op op : {Op::AllReduce, Op::GatherColumns})
+    kernels.push_back({.contract = cuda::host_collective_contract(op)});
   return kernels;
 }
 

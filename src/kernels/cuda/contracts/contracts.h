@@ -18,6 +18,9 @@ namespace cuda {
 // The plain kernel of an op (naive/). There is one of every op but sampling.
 Contract naive_contract(Op op);
 
+// Sums and gathers among ranks by way of the host (collectives_on_host.cpp).
+Contract host_collective_contract(Op op);
+
 // Sampling on the host by the portable CPU kernel.
 const Kernel& portable_sampler();
 Contract host_sampler_contract();
