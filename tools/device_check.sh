@@ -89,7 +89,6 @@ for p in $parts; do
       golden=("$root/tools/golden/check_backend.py" "$bin/plumb" --backend cuda --kv f32 --index-keys f32 --activations f32
         --tp 2 --share-gpus)
       part goldens_tp2 180 25 python3 "${golden[@]}"
-      part goldens_ep2 180 25 python3 "${golden[@]}" --expert-parallel
       part server_tp2 120 20 bash -c "serve 2 --tp 2 --share-gpus"
       ;;
     bench) part bench 200 200 "$bin/plumb_cuda_bench" "${BENCH:-all}" ;;

@@ -23,6 +23,11 @@ namespace {
 Status check_comm(const InstanceOptions& options) {
   const int joined = options.comm == nullptr ? 1 : options.comm->size();
   const int planned = options.plan.tp;
+  if (options.plan.ep && options.plan.backend == "cuda")
+    return Error{Code::Unsupported,
+                 "--expert-parallel cannot be honoured on GPUs",
+                 "their kernels take all experts of a layer, or slices of all, not some of them yet",
+                 {"--tp " + std::to_string(planned) + " alone, which slices each expert", "--backend cpu"}};
   if (joined == planned) return Ok{};
   return Error{Code::Unsupported,
                "--tp " + std::to_string(planned) + " cannot be honoured here",

@@ -166,7 +166,7 @@ Status check_ranks(const PlanInput& in, const ModelPlanOptions& o) {
   return check_split(in.config, in.map, ranks_of(o));
 }
 
-void add_warnings(const PlanInput& in, PlannedModel& out) {
+void add_warnings(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out) {
   std::vector<Warning>& warnings = out.plan.warnings;
   // What the readers of configuration and tensors say is set aside or defaulted changes no number: the goldens, which
   // are compared with transformers on the same files, hold it to that.
@@ -192,6 +192,11 @@ void add_warnings(const PlanInput& in, PlannedModel& out) {
     else if (compiled.find(wanted) == std::string::npos)
       warnings.push_back({"will fail", "this build has CUDA code for " + compiled + ", " + in.device.name + " wants " +
                                            wanted + ": build with -DPLUMB_CUDA_ARCHITECTURES for it"});
+    if (o.ep)
+      warnings.push_back(
+          {"will fail",
+           "--expert-parallel: kernels of GPUs take slices of all experts, not some of them whole yet; it "
+           "can be planned, not run"});
   }
 }
 
@@ -317,7 +322,7 @@ Result<PlannedModel> plan_model(const PlanInput& input, const ModelPlanOptions& 
   PLUMB_TRY_STATUS(fit_memory(input, options, out));
   add_flags(input, options, out);
   add_notes(input, options, out);
-  add_warnings(input, out);
+  add_warnings(input, options, out);
   return out;
 }
 

@@ -55,8 +55,9 @@ void ReplicaWatch::after(const OpCall& call, Executor& executor) {
   std::array<Tensor, 2> out{};
   uint64_t hash = 0;
   const std::span<const Tensor> tensors = replicated_outputs(call, out);
-  if (tensors.empty() || executor.memory().where != Where::Host) return;
-  for (const Tensor& tensor : tensors) hash = hash_rows(tensor, hash);
+  if (tensors.empty()) return;
+  std::vector<std::byte> storage;
+  for (const Tensor& tensor : tensors) hash = hash_rows(executor.to_host(tensor, storage), hash);
   seen_.push_back({.site = call.site, .hash = hash});
 }
 
@@ -75,7 +76,13 @@ void RankLink::set_times(Milliseconds deadline, Milliseconds patience) {
   comm_.set_deadline(deadline);
 }
 
+// On a GPU the exchanges of the step under way are its stream's; this thread's come when they are over.
+void RankLink::settle() {
+  if (executor_.memory().where != Where::Host) executor_.memory().synchronise(executor_.stream());
+}
+
 void RankLink::send(const Message& message) {
+  settle();
   Message told = message;
   told.deadline_ms = deadline_.count();
   told.patience_ms = patience_.count();
@@ -169,6 +176,7 @@ void RankLink::end_step() {
 }
 
 void RankLink::compare() {
+  settle();
   const std::span<const ReplicaWatch::Seen> mine = watch_.seen();
   const auto ranks = static_cast<size_t>(comm_.size());
   std::vector<ReplicaWatch::Seen> all(mine.size() * ranks);
@@ -231,6 +239,7 @@ Status RankLink::follow(Forward& forward) {
   PLUMB_CHECK(!leads(), "rank 0 leads");
   while (true) {
     Message message;
+    settle();
     comm_.set_deadline(patience_);
     PLUMB_TRY_STATUS(broadcast(comm_, 0, std::as_writable_bytes(std::span(&message, 1))));
     deadline_ = Milliseconds(message.deadline_ms);

@@ -85,6 +85,7 @@ class RankLink {
   void announce(Message message, const StepInput& step);
   void note_changes(const Paging& paging);
   void keep_table(const Paging& paging);
+  void settle();
   void send(const Message& message);
   void begin_watch(bool watched);
   void compare();

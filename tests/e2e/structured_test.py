@@ -28,6 +28,18 @@ PERSON = {"type": "object", "properties": {
     "more": {"anyOf": [{"type": "number"}, {"type": "null"}]}}, "required": ["name", "age", "mood", "pets", "more"], "additionalProperties": False}
 
 
+
+
+def bounded(tool):
+    """The same tool with arguments that end: at temperature 1 a free string need not, within any number of tokens."""
+    function = tool["function"]
+    properties = {name: {**schema, "maxLength": 60} for name, schema in function["parameters"]["properties"].items()}
+    return {**tool, "function": {**function, "parameters": {**function["parameters"], "properties": properties}}}
+
+
+TOOLS = [bounded(WEATHER), bounded(CALCULATOR)]
+
+
 def is_person(text):
     value = json.loads(text)
     return (list(value) == list(PERSON["properties"]) and len(value["name"]) <= 12 and isinstance(value["age"], int)
@@ -38,8 +50,9 @@ def is_person(text):
 
 def is_call(message):
     calls = message["tool_calls"]
-    return all(set(json.loads(c["function"]["arguments"])) == ({"city"} if c["function"]["name"] == "get_weather" else {"expression"})
-               for c in calls) and calls
+    arguments = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
+    return calls and all(list(values) == ["city" if name == "get_weather" else "expression"] and len(*values.values()) <= 60
+                         for name, values in arguments)
 
 
 # Fields of a request, and what must hold of the message that answers it.
@@ -50,8 +63,8 @@ FORMS = [
     ({"guided_regex": "[A-Z][a-zé]{2,8} is [0-9]{1,3}\\."}, lambda m: re.fullmatch("[A-Z][a-zé]{2,8} is [0-9]{1,3}\\.", m["content"])),
     ({"guided_choice": ["yes", "no", "größe"]}, lambda m: m["content"] in ("yes", "no", "größe")),
     ({"ebnf": "root ::= \"(\" root? \")\" | [0-9]{1,2}"}, lambda m: re.fullmatch(r"\(*\d{0,2}\)*", m["content"])),
-    ({"tools": [WEATHER, CALCULATOR], "tool_choice": "required", "parallel_tool_calls": False}, is_call),
-    ({"tools": [WEATHER, CALCULATOR], "tool_choice": {"type": "function", "function": {"name": "calculator"}}}, is_call),
+    ({"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}, is_call),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "calculator"}}}, is_call),
 ]
 
 
