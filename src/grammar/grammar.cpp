@@ -281,9 +281,9 @@ const std::vector<uint32_t>& Grammar::mask_of(int32_t from) {
     return masks_[static_cast<size_t>(known)];
   }
   work_ = places_[static_cast<size_t>(from)].costly ? kMaxWork : 0;
-  const int run = run_of(from, CharClass::Harmless);
   const auto& slices = vocabulary_->slices();
-  const auto slice = std::ranges::find_if(slices, [run](const Vocabulary::Slice& s) { return s.max_chars <= run; });
+  const auto slice =
+      std::ranges::find_if(slices, [&](const Vocabulary::Slice& s) { return s.max_chars <= run_of(from, s.of); });
   std::vector<uint32_t> mask = slice == slices.end() ? std::vector<uint32_t>(vocabulary_->words(), 0) : slice->mask;
   walk(slice == slices.end() ? vocabulary_->all() : slice->rest, from, mask);
   for (size_t t = 0; t < vocabulary_->tags().size(); ++t) {

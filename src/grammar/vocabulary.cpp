@@ -7,17 +7,28 @@ namespace plumb::grammar {
 
 namespace {
 
-constexpr int kSliceChars[] = {Vocabulary::kMaxSliceChars, 7, 3};
+// Strings may hold any harmless character, and those of bounded length few of them near their end; what patterns allow
+// is seldom more than letters and digits.
+struct SliceSize {
+  CharClass of;
+  int max_chars;
+};
+constexpr SliceSize kSlices[] = {{CharClass::Harmless, Vocabulary::kMaxSliceChars},
+                                 {CharClass::Harmless, 7},
+                                 {CharClass::Alphanumeric, Vocabulary::kMaxSliceChars},
+                                 {CharClass::Lower, Vocabulary::kMaxSliceChars},
+                                 {CharClass::Harmless, 3}};
 
-// Characters of a token that is wholly made of harmless ones; 0 when it isn't.
-int harmless_chars(std::string_view text) {
+// Characters of a token that is wholly made of those of a class; 0 when it isn't.
+int chars_of(CharClass which, std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
   int count = 0;
   for (size_t i = 0; i < text.size(); ++count) {
-    if (in_class(CharClass::Harmless, byte(i))) {
+    if (in_class(which, byte(i))) {
       ++i;
       continue;
     }
+    if (which != CharClass::Harmless) return 0;
     const auto* form = std::ranges::find_if(
         kUtf8Forms, [&](const Utf8Form& f) { return f.lead_low <= byte(i) && byte(i) <= f.lead_high; });
     if (form == std::end(kUtf8Forms) || byte(i + 1) < form->second_low || byte(i + 1) > form->second_high) return 0;
@@ -72,22 +83,20 @@ TokenTrie make_trie(const std::vector<int32_t>& ids, const std::vector<std::stri
 Vocabulary::Vocabulary(std::vector<std::string> bytes, std::vector<Tag> tags)
     : bytes_(std::move(bytes)), tags_(std::move(tags)) {
   std::vector<int32_t> ids;
-  std::vector<int> harmless(bytes_.size(), 0);
   for (size_t id = 0; id < bytes_.size(); ++id) {
     if (bytes_[id].empty() || tag_of(static_cast<int32_t>(id)) >= 0) continue;
     if (bytes_[id].size() > UINT16_MAX) continue;  // no text of a model's token is so long
     ids.push_back(static_cast<int32_t>(id));
     longest_ = std::max(longest_, bytes_[id].size());
-    harmless[id] = harmless_chars(bytes_[id]);
   }
   std::ranges::stable_sort(
       ids, [&](int32_t a, int32_t b) { return bytes_[static_cast<size_t>(a)] < bytes_[static_cast<size_t>(b)]; });
   all_ = make_trie(ids, bytes_);
-  for (const int max_chars : kSliceChars) {
-    Slice slice{.max_chars = max_chars, .mask = std::vector<uint32_t>(words(), 0)};
+  for (const auto& [of, max_chars] : kSlices) {
+    Slice slice{.of = of, .max_chars = max_chars, .mask = std::vector<uint32_t>(words(), 0)};
     std::vector<int32_t> rest;
     for (const int32_t id : ids) {
-      const int count = harmless[static_cast<size_t>(id)];
+      const int count = chars_of(of, bytes_[static_cast<size_t>(id)]);
       if (count > 0 && count <= max_chars) {
         slice.mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
       } else {

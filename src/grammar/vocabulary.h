@@ -41,9 +41,10 @@ class Vocabulary {
     std::string text{};
     int32_t id = -1;
   };
-  // Tokens of harmless characters only, at most `max_chars`.
+  // Tokens of characters of one class only, at most `max_chars`.
   // Where so many of them may follow, whatever they are, all of `mask` may, and only `rest` has to be looked at.
   struct Slice {
+    CharClass of = CharClass::Harmless;
     int max_chars = 0;
     std::vector<uint32_t> mask{};
     TokenTrie rest{};
@@ -61,7 +62,7 @@ class Vocabulary {
   int tag_named(std::string_view text) const;                   // -1: no such tag
   size_t longest() const { return longest_; }                   // bytes of a token
   const TokenTrie& all() const { return all_; }                 // of all tokens with bytes
-  const std::vector<Slice>& slices() const { return slices_; }  // longest max_chars first
+  const std::vector<Slice>& slices() const { return slices_; }  // those that leave least to look at first
 
  private:
   std::vector<std::string> bytes_;
