@@ -227,6 +227,8 @@ def lose(c, rank, what, ranks=2, moment=0.5):
             try:
                 if server.request("GET", "/health", timeout=2)[0] == 503:
                     said = time.monotonic() - begin
+            except ConnectionRefusedError:  # rank 0 has answered those who waited and is gone
+                said = time.monotonic() - begin
             except (OSError, http.client.HTTPException):
                 if rank == 0 or server.process.poll() is not None:
                     said = time.monotonic() - begin
