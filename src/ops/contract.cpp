@@ -106,7 +106,7 @@ double unit_roundoff(DType type) {
     case DType::F16:
       return 0x1p-11;
     case DType::BF16:
-      return 0x1p-9;
+      return 0x1p-8;
     case DType::F8E4M3:
       return 0x1p-4;
     case DType::F8E5M2:

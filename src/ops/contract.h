@@ -31,7 +31,9 @@ struct ErrorBound {
   DType unit = DType::F32;
   double floor = 0;
 };
-double unit_roundoff(DType type);  // half a unit in the last place of 1: 2^-24, 2^-8, 2^-4 ...
+// Half the distance from 1 to the next number, 2^-p for p significant bits, the leading one included: f32 2^-24, f16
+// 2^-11, bf16 2^-8, e4m3 2^-4, e5m2 2^-3, e2m1 2^-2. Rounding a value to nearest moves it by at most that share of it.
+double unit_roundoff(DType type);
 
 // A weight of a place whose format is not that of the place's first one: down_proj beside gate_proj.
 struct OtherWeight {

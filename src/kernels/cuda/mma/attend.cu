@@ -141,7 +141,7 @@ Contract contract() {
   c.deterministic = true;
   c.batch_invariant = fixed;
   c.sum_order = fixed ? "split4.mma" : "split.mma";
-  c.error_bound = {.c = 8, .unit = DType::BF16, .floor = 0};
+  c.error_bound = {.c = 4, .unit = DType::BF16, .floor = 0};
   c.preference = fixed ? 20 : 30;  // docs/performance.md
   c.workspace = workspace_bytes<fixed>;
   return c;

@@ -272,7 +272,7 @@ Contract contract() {
   c.sum_order = parts == 1 ? "mma.bf16" : "mma";
   // Tensor cores take denormals for zero.
   c.flushes_denormals = true;
-  c.error_bound = {.c = parts == 1 ? 2.0 : 16.0, .unit = parts == 1 ? DType::BF16 : DType::F32, .floor = 0x1p-110};
+  c.error_bound = {.c = parts == 1 ? 1.0 : 16.0, .unit = parts == 1 ? DType::BF16 : DType::F32, .floor = 0x1p-110};
   c.preference = parts == 1 ? 30 : 20;  // docs/performance.md
   return c;
 }

@@ -375,7 +375,7 @@ Contract contract_of(Op op, const Family& family) {
   c.sum_order = std::string("mma8.") + family.name + kSuffix;
   // Exact products; tensor cores truncate when they add. One rounding of x, and one of what lies in the middle.
   c.error_bound = {
-      .c = how == How::Exact ? 8.0 : 2.0, .unit = how == How::Exact ? DType::F32 : DType::BF16, .floor = 0};
+      .c = how == How::Exact ? 8.0 : 1.0, .unit = how == How::Exact ? DType::F32 : DType::BF16, .floor = 0};
   // docs/performance.md. Exact: every weight is read once, where the naive kernel reads it once a row. Rounded: a row
   // is one column instead of three. Wide: columns are shared by 128 rows of the weight instead of 16, from nine rows
   // on.
