@@ -1,6 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 #include <set>
@@ -164,17 +165,33 @@ Result<Checkpoint> Checkpoint::from_headers(std::vector<TensorInfo> tensors) {
   Checkpoint checkpoint;
   checkpoint.shard_names_.emplace_back("(headers only)");
   checkpoint.tensors_.reserve(tensors.size());
-  checkpoint.by_name_.reserve(tensors.size());
-  for (TensorInfo& info : tensors) {
-    const size_t position = checkpoint.tensors_.size();
-    if (!checkpoint.by_name_.emplace(info.name, position).second) {
-      return Error{Code::Corrupt, "tensor '" + info.name + "' is given twice", "", {}};
-    }
-    checkpoint.total_bytes_ += info.bytes();
-    checkpoint.tensors_.push_back(CheckpointTensor{std::move(info), nullptr, 0});
-  }
+  for (TensorInfo& info : tensors)
+    if (CheckpointTensor tensor{std::move(info), nullptr, 0}; !checkpoint.add(std::move(tensor)))
+      return Error{Code::Corrupt, "tensor '" + tensor.info.name + "' is given twice", "", {}};
   checkpoint.seal();
   return checkpoint;
+}
+
+// Where a name is, or the free slot where it would be.
+size_t Checkpoint::slot_of(std::string_view name) const {
+  const size_t mask = slots_.size() - 1;
+  size_t at = std::hash<std::string_view>{}(name)&mask;
+  while (slots_[at] != 0 && tensors_[slots_[at] - 1].info.name != name) at = (at + 1) & mask;
+  return at;
+}
+
+// Takes the tensor only when its name is new.
+bool Checkpoint::add(CheckpointTensor&& tensor) {
+  if (2 * (tensors_.size() + 1) > slots_.size()) {  // at most half full
+    slots_.assign(std::bit_ceil(4 * std::max(tensors_.capacity(), size_t{16})), 0);
+    for (uint32_t i = 0; i < tensors_.size(); ++i) slots_[slot_of(tensors_[i].info.name)] = i + 1;
+  }
+  uint32_t& slot = slots_[slot_of(tensor.info.name)];
+  if (slot != 0) return false;
+  total_bytes_ += tensor.info.bytes();
+  tensors_.push_back(std::move(tensor));
+  slot = static_cast<uint32_t>(tensors_.size());
+  return true;
 }
 
 Status Checkpoint::add_shard(SafetensorsFile file) {
@@ -183,14 +200,9 @@ Status Checkpoint::add_shard(SafetensorsFile file) {
   std::vector<std::string> twice;
   std::string other;
   for (const TensorInfo& info : file.tensors()) {
-    const auto [it, inserted] = by_name_.emplace(info.name, tensors_.size());
-    if (!inserted) {
-      twice.push_back(info.name);
-      other = shard_names_[static_cast<size_t>(tensors_[it->second].shard)];
-      continue;
-    }
-    tensors_.push_back(CheckpointTensor{info, file.data(info), shard});
-    total_bytes_ += info.bytes();
+    if (add(CheckpointTensor{info, file.data(info), shard})) continue;
+    twice.push_back(info.name);
+    other = shard_names_[static_cast<size_t>(find(info.name)->shard)];
   }
   if (!twice.empty()) {
     return Error{Code::Corrupt,
@@ -204,21 +216,22 @@ Status Checkpoint::add_shard(SafetensorsFile file) {
   return Ok{};
 }
 
+// A sum, so that the tensors' order plays no part.
 void Checkpoint::seal() {
-  std::vector<size_t> order(tensors_.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return tensors_[a].info.name < tensors_[b].info.name; });
-  Hash64 hasher;
-  for (const size_t i : order) {
-    const TensorInfo& info = tensors_[i].info;
+  uint64_t sum = 0;
+  for (const CheckpointTensor& tensor : tensors_) {
+    const TensorInfo& info = tensor.info;
+    Hash64 hasher;
     hasher.add(info.name);
     hasher.add(dtype_name(info.dtype));
     hasher.add(info.shape.size());
     for (const int64_t extent : info.shape) hasher.add(static_cast<uint64_t>(extent));
     hasher.add(info.begin);
     hasher.add(info.end);
+    sum += hasher.value();
   }
+  Hash64 hasher;
+  hasher.add(sum);
   for (const SafetensorsFile& file : files_) {
     hasher.add(file.path().filename().string());
     hasher.add(file.file_size());
@@ -227,8 +240,8 @@ void Checkpoint::seal() {
 }
 
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {
-  const auto it = by_name_.find(name);
-  return it == by_name_.end() ? nullptr : &tensors_[it->second];
+  const uint32_t number = slots_.empty() ? 0 : slots_[slot_of(name)];
+  return number == 0 ? nullptr : &tensors_[number - 1];
 }
 
 }  // namespace plumb

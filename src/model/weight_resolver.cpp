@@ -48,9 +48,16 @@ bool all_powers_of_two(const CheckpointTensor& scale) {
 
 }  // namespace
 
+bool WeightResolver::use(const CheckpointTensor& tensor) {
+  const auto number = static_cast<size_t>(&tensor - checkpoint_.tensors().data());
+  const bool fresh = !used_[number];
+  used_[number] = true;
+  return fresh;
+}
+
 const CheckpointTensor* WeightResolver::take(const std::string& name) {
   const CheckpointTensor* tensor = checkpoint_.find(name);
-  if (tensor != nullptr) used_.insert(tensor);
+  if (tensor != nullptr) use(*tensor);
   return tensor;
 }
 
@@ -60,8 +67,8 @@ const CheckpointTensor* WeightResolver::require(const std::string& name) {
   return tensor;
 }
 
-bool WeightResolver::has_shape(const CheckpointTensor& tensor, const std::vector<int64_t>& shape) {
-  if (tensor.info.shape == shape) return true;
+bool WeightResolver::has_shape(const CheckpointTensor& tensor, std::initializer_list<int64_t> shape) {
+  if (std::equal(shape.begin(), shape.end(), tensor.info.shape.begin(), tensor.info.shape.end())) return true;
   wrong_.push_back(fmt::format("{} is {}, config.json makes it [{}]", tensor.info.name, tensor.info.type_string(),
                                fmt::join(shape, ", ")));
   return false;
@@ -266,7 +273,7 @@ bool WeightResolver::ignore(std::string_view name) { return take(std::string(nam
 int WeightResolver::ignore_prefix(std::string_view prefix) {
   int count = 0;
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
-    if (tensor.info.name.starts_with(prefix) && used_.insert(&tensor).second) ++count;
+    if (tensor.info.name.starts_with(prefix) && use(tensor)) ++count;
   }
   return count;
 }
@@ -292,9 +299,10 @@ std::vector<std::string> WeightResolver::take_notes() {
 void WeightResolver::list_surplus() {
   int kv_scales = 0;
   int64_t outside = 0;
-  for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
+  for (size_t i = 0; i < used_.size(); ++i) {
+    if (used_[i]) continue;
+    const CheckpointTensor& tensor = checkpoint_.tensors()[i];
     const std::string& name = tensor.info.name;
-    if (used_.contains(&tensor)) continue;
     if (name.ends_with(".k_scale") || name.ends_with(".v_scale")) {
       ++kv_scales;
     } else if (name.ends_with("rotary_emb.inv_freq")) {

@@ -2,10 +2,10 @@
 // that against the quantisation metadata. Problems are collected, so that all of them can be told at once.
 #pragma once
 
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "model/weight_map.h"
@@ -17,7 +17,8 @@ enum class Quantisable { Never, Yes };
 
 class WeightResolver {
  public:
-  WeightResolver(const Checkpoint& checkpoint, const QuantConfig& quant) : checkpoint_(checkpoint), quant_(quant) {}
+  WeightResolver(const Checkpoint& checkpoint, const QuantConfig& quant)
+      : checkpoint_(checkpoint), quant_(quant), used_(checkpoint.tensors().size()) {}
 
   bool exists(std::string_view name) const { return checkpoint_.find(name) != nullptr; }
   // A linear of `module` (name without ".weight"), [n, k].
@@ -40,7 +41,8 @@ class WeightResolver {
  private:
   const CheckpointTensor* take(const std::string& name);
   const CheckpointTensor* require(const std::string& name);
-  bool has_shape(const CheckpointTensor& tensor, const std::vector<int64_t>& shape);
+  bool use(const CheckpointTensor& tensor);  // false: it was in use
+  bool has_shape(const CheckpointTensor& tensor, std::initializer_list<int64_t> shape);
   void resolve_fp8(const std::string& module, WeightSource& source);
   void resolve_nvfp4(const std::string& module, WeightSource& source, bool compressed_tensors);
   void resolve_block_scale(const std::string& module, WeightSource& source);
@@ -51,7 +53,7 @@ class WeightResolver {
 
   const Checkpoint& checkpoint_;
   const QuantConfig& quant_;
-  std::unordered_set<const CheckpointTensor*> used_{};
+  std::vector<bool> used_;  // by number in the checkpoint
   std::vector<std::string> missing_{}, wrong_{}, surplus_{};
   std::vector<std::string> excluded_but_quantised_{}, other_format_{}, plain_though_wanted_{};
   std::vector<std::string> notes_{};
