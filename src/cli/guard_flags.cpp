@@ -28,7 +28,7 @@ void add_guard_options(CLI::App& command, GuardFlags& flags) {
       ->check(CLI::IsMember({"on", "off"}));
   command
       .add_option("--shadow-rate", flags.shadow_rate,
-                  "Share of steps of which one row is recomputed by the reference; 1: every step, every layer")
+                  "Share of steps of which one row is recomputed by the reference; 1: every step, layer and row")
       ->check(number_from(0, 1));
   command.add_option("--capture-dir", flags.capture_dir,
                      "Folder for captures of numerical faults; auto: plumb/captures in the state folder; off: none");

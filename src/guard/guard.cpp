@@ -11,8 +11,6 @@
 namespace plumb {
 namespace {
 
-constexpr size_t kShadowedSteps = 8192;  // as many as may wait in the shadow's queue
-
 // Unique on this machine, in order of time: fault-<milliseconds since 1970, hex>-s<step>-r<row>.
 std::string incident_id(uint64_t step, int row) {
   const auto now =
@@ -48,14 +46,18 @@ Guard::~Guard() {
 void Guard::begin_step(uint64_t step, int rows, const std::function<RowOwner(int row)>& owner) {
   step_ = step;
   sentinels_.begin_step();
-  const int row = shadow_ ? shadow_->begin_step(step, rows) : -1;
-  if (row < 0) return;
-  RowOwner whose = owner(row);
-  Owned owned{.step = step, .owner = whose};
-  if (options_.captures.with_tokens) owned.tokens.assign(whose.tokens.begin(), whose.tokens.end());
-  owned.owner.tokens = {};
+  const RowRange range = shadow_ ? shadow_->begin_step(step, rows) : RowRange{};
+  if (range.count == 0) return;
+  Owned owned{.step = step, .first = range.first};
+  for (int64_t row = range.first; row < range.first + range.count; ++row) {
+    RowOwner& whose = owned.owners.emplace_back(owner(static_cast<int>(row)));
+    std::vector<int32_t>* known = options_.captures.with_tokens ? &owned.tokens[whose.sequence] : nullptr;
+    if (known != nullptr && known->size() < whose.tokens.size())
+      known->assign(whose.tokens.begin(), whose.tokens.end());
+    whose.tokens = {};
+  }
   const std::lock_guard lock(mutex_);
-  if (shadowed_.size() >= kShadowedSteps) shadowed_.erase(shadowed_.begin(), shadowed_.begin() + kShadowedSteps / 2);
+  while (!shadowed_.empty() && shadowed_.front().step < shadow_->judging()) shadowed_.pop_front();
   shadowed_.push_back(std::move(owned));
 }
 
@@ -97,7 +99,7 @@ Incident Guard::report(const RowFault& fault, const RowOwner& owner) {
 
 void Guard::found_late(uint64_t step, OpRecord& record, const Judgement& judgement) {
   const Deviation& d = judgement.deviation;
-  Incident incident = name(step, record.step_row(d.row >= 0 ? d.row : 0), record.site(), record.kernel());
+  Incident incident = name(step, record.step_row(0), record.site(), record.kernel());
   const std::string_view kind = d.kind;
   incident.kind = kind == "nan" ? FaultKind::Nan : kind == "inf" ? FaultKind::Inf : FaultKind::Drift;
   incident.tensor = d.tensor;
@@ -105,20 +107,27 @@ void Guard::found_late(uint64_t step, OpRecord& record, const Judgement& judgeme
   incident.have = d.have;
   incident.want = d.want;
   incident.bound = d.bound;
-  Owned owned;
+  RowOwner owner;
+  std::vector<int32_t> tokens;
   {
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(shadowed_, step, &Owned::step);
-    if (found != shadowed_.end()) owned = *found;
+    const int64_t at = found == shadowed_.end() ? -1 : incident.row - found->first;
+    if (at >= 0 && at < static_cast<int64_t>(found->owners.size())) owner = found->owners[static_cast<size_t>(at)];
+    if (at >= 0 && !found->told.insert(owner.sequence).second) return;
+    if (owner.position >= 0 && options_.captures.with_tokens) {
+      const std::vector<int32_t>& all = found->tokens[owner.sequence];
+      tokens.assign(all.begin(), all.begin() + std::min<std::ptrdiff_t>(owner.position + 1, std::ssize(all)));
+    }
   }
-  incident.position = owned.owner.position;
-  incident.request_id = owned.owner.request_id;
+  incident.position = owner.position;
+  incident.request_id = owner.request_id;
   ++drift_rows_;
   incident.captured = true;
-  incident.captured = captures_.add(incident, std::move(record), owned.tokens);
+  incident.captured = captures_.add(incident, std::move(record), tokens);
   log_error("numerical fault " + incident.id + " in request " + incident.request_id + ": " + incident.to_string());
   const std::lock_guard lock(mutex_);
-  late_.push_back({.sequence = owned.owner.sequence, .incident = std::move(incident)});
+  late_.push_back({.sequence = owner.sequence, .incident = std::move(incident)});
   any_late_ = true;
 }
 

@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,7 +47,7 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  // owner(row): asked now, for the row that is shadowed.
+  // owner(row): asked now, for the rows that are shadowed.
   void begin_step(uint64_t step, int rows, const std::function<RowOwner(int row)>& owner);
   // First fault of a row of the step's main pass; nullptr: clean.
   const RowFault* fault(int row) const;
@@ -76,10 +79,12 @@ class Guard {
   mutable std::mutex mutex_{};
   struct Owned {
     uint64_t step = 0;
-    RowOwner owner{};
-    std::vector<int32_t> tokens{};
+    int64_t first = 0;                                  // row
+    std::vector<RowOwner> owners{};                     // of rows from `first` on
+    std::map<uint64_t, std::vector<int32_t>> tokens{};  // by sequence, if captures have them
+    std::set<uint64_t> told{};                          // sequences: their first finding is closest to the cause
   };
-  std::vector<Owned> shadowed_{};  // steps whose records may still be judged
+  std::deque<Owned> shadowed_{};  // steps whose records may still be judged
   std::vector<Late> late_{};
   std::atomic<bool> any_late_{false};
   std::unique_ptr<Shadow> shadow_{};  // last: ends first

@@ -10,6 +10,7 @@ struct ShadowCounts {
   // Largest |error| / bound of an op: how many up to each edge, and beyond the last.
   static constexpr std::array<double, 7> kRatioEdges = {0.01, 0.03, 0.1, 0.3, 0.6, 0.9, 1.0};
   uint64_t steps = 0, skipped = 0, ops = 0, outside = 0;
+  uint64_t waiting = 0;  // records that have not been judged yet
   std::array<uint64_t, kRatioEdges.size() + 1> ratio{};
   double ratio_sum = 0;
 };

@@ -314,6 +314,33 @@ void OpRecord::finish(const OpCall& call, Executor& executor) {
   std::visit([&](const auto& own) { take_rest(own, std::get<std::decay_t<decltype(own)>>(live), fetch); }, have_);
 }
 
+int64_t OpRecord::rows_within(const OpCall& call, int64_t bytes) {
+  AnyArgs args = any_args(call.kernel.contract.op, call.args);
+  int64_t of_a_row = 1;
+  for_tensors(args, [&](const char*, const Tensor& tensor, Role role) {
+    of_a_row += tensor.dim(1) * bits(tensor.dtype) / 8 * (role == Role::In ? 1 : 2);
+  });
+  if (const auto* attend = std::get_if<MlaAttendArgs>(&args))
+    of_a_row += attend->topk_indices.dim(1) * attend->kv.geometry.latent_row_bytes();
+  return std::clamp<int64_t>(bytes / of_a_row, 1, call.rows);
+}
+
+// A record is a launch on host memory, of which a record can be made.
+OpRecord OpRecord::row(int64_t r) const {
+  static const Plan kNoPlan{};
+  Executor host(kNoPlan, Stream{});
+  const auto call = [this](const AnyArgs& args) {
+    return OpCall{.site = site_,
+                  .rows = count_,
+                  .kernel = *kernel_,
+                  .args = raw(args),
+                  .origin = {.first = 0, .map = step_rows_.data()}};
+  };
+  OpRecord one(call(before_), r, 1, host);
+  one.finish(call(have_), host);
+  return one;
+}
+
 AnyArgs OpRecord::again(Storage& storage) const {
   AnyArgs args = before_;
   fresh_outputs(args, storage);

@@ -37,6 +37,9 @@ class OpRecord {
  public:
   // An op whose rows don't stand for themselves has no record, nor has one whose inputs are not all here.
   static bool possible(Op op) { return op != Op::DraftSet && op != Op::AllReduce && op != Op::GatherColumns; }
+  // How many rows of a call a record of about `bytes` can hold, at least one; index keys, which rows share, not
+  // counted.
+  static int64_t rows_within(const OpCall& call, int64_t bytes);
   // Rows [first, first + count) of a call that is about to run. Padding rows are copied too, and judged by nobody where
   // the op can tell them apart.
   OpRecord(const OpCall& call, int64_t first, int64_t count, Executor& executor);
@@ -54,6 +57,8 @@ class OpRecord {
   const AnyArgs& have() const { return have_; }      // outputs
   // The same inputs with outputs in `storage`: what another kernel can be launched on.
   AnyArgs again(Storage& storage) const;
+  // One of its rows as a record of its own.
+  OpRecord row(int64_t r) const;
 
   // Rebuilt from a capture: `before` and `have` point into `storage`.
   OpRecord(SiteId site, const Kernel& kernel, AnyArgs before, AnyArgs have, std::vector<int32_t> step_rows,

@@ -99,7 +99,8 @@ void Sentinels::after(const OpCall& call, Executor& executor) {
   for_tensors(args, [&](const char* name, const Tensor& tensor, Role role) {
     if (role != Role::In && tensor.dtype == DType::F32) look(call, executor, name, tensor);
   });
-  if (op == Op::KvWrite) look_at_cache(call, executor);
+  if (op == Op::KvWrite) look_at_latent(call, executor);
+  if (op == Op::IndexKeyWrite) look_at_index_keys(call, executor);
 }
 
 void Sentinels::look(const OpCall& call, Executor& executor, const char* name, const Tensor& tensor) {
@@ -115,20 +116,36 @@ void Sentinels::look(const OpCall& call, Executor& executor, const char* name, c
   }
 }
 
+void Sentinels::look_at_row(const OpCall& call, Executor& executor, int64_t op_row) {
+  if (!any_not_finite(row_.data(), static_cast<int64_t>(row_.size()))) return;
+  const auto bad = std::find_if(row_.begin(), row_.end(), [](float v) { return !std::isfinite(v); });
+  found(call, executor, op_row, "cache", bad - row_.begin(), std::isinf(*bad));
+}
+
+// A key's own tensor has been looked at; the cache has its rounding, and with FP8 a scale.
+void Sentinels::look_at_index_keys(const OpCall& call, Executor& executor) {
+  const auto& args = *static_cast<const IndexKeyWriteArgs*>(call.args);
+  const KvGeometry& g = args.kv.geometry;
+  row_.resize(static_cast<size_t>(g.index_head_dim));
+  for (int64_t r = 0; r < args.paging.rows; ++r) {
+    if (args.paging.sequence[r] < 0) continue;
+    const int32_t position = args.paging.positions[r];
+    read_index_key(g, index_page(args.kv, args.paging, args.paging.sequence[r], position), position % g.page_tokens,
+                   row_.data());
+    look_at_row(call, executor, r);
+  }
+}
+
 // What kv_write leaves lies in the cache alone.
-void Sentinels::look_at_cache(const OpCall& call, Executor& executor) {
+void Sentinels::look_at_latent(const OpCall& call, Executor& executor) {
   const auto& args = *static_cast<const KvWriteArgs*>(call.args);
   const KvGeometry& g = args.kv.geometry;
-  std::vector<float>& row = row_;
-  row.resize(static_cast<size_t>(g.kv_lora_rank) + static_cast<size_t>(g.rope_dim));
+  row_.resize(static_cast<size_t>(g.kv_lora_rank) + static_cast<size_t>(g.rope_dim));
   for (int64_t r = 0; r < args.paging.rows; ++r) {
     if (args.paging.sequence[r] < 0) continue;
     const std::byte* slot = latent_row(args.kv, args.paging, args.paging.sequence[r], args.paging.positions[r]);
-    read_latent_row(g, slot, row.data());
-    if (any_not_finite(row.data(), static_cast<int64_t>(row.size()))) {
-      const auto bad = std::find_if(row.begin(), row.end(), [](float v) { return !std::isfinite(v); });
-      found(call, executor, r, "cache", bad - row.begin(), std::isinf(*bad));
-    }
+    read_latent_row(g, slot, row_.data());
+    look_at_row(call, executor, r);
     if (g.latent != KvFormat::Fp8Tile128) continue;
     codes_ += static_cast<uint64_t>(g.kv_lora_rank);
     for (int begin = 0; begin < g.kv_lora_rank; begin += 128) {

@@ -49,7 +49,9 @@ class Sentinels final : public OpObserver {
 
  private:
   void look(const OpCall& call, Executor& executor, const char* name, const Tensor& tensor);
-  void look_at_cache(const OpCall& call, Executor& executor);
+  void look_at_latent(const OpCall& call, Executor& executor);
+  void look_at_index_keys(const OpCall& call, Executor& executor);
+  void look_at_row(const OpCall& call, Executor& executor, int64_t op_row);
   void found(const OpCall& call, Executor& executor, int64_t op_row, const char* tensor, int64_t column, bool inf);
   void record(const OpCall& call, Executor& executor, int64_t op_row, RowFault& fault);
 
@@ -63,7 +65,7 @@ class Sentinels final : public OpObserver {
   Tensor changed_{};                  // what the op under way changes in place, as it was: in saved_
   const void* changed_at_ = nullptr;  // where it lies
   std::vector<std::byte> saved_{};
-  std::vector<float> row_{};  // of the cache
+  std::vector<float> row_{};  // of a cache
   std::atomic<uint64_t> codes_{0}, saturated_{0};
 };
 

@@ -14,6 +14,7 @@ namespace {
 constexpr int kLayersInTurn = 2;
 constexpr size_t kJobs = 4096;
 constexpr int64_t kWaitingBytes = int64_t{256} << 20;
+constexpr int64_t kLaunchBytes = int64_t{128} << 20;  // of one record
 
 int count_layers(const Plan& plan) {
   int layers = 0;
@@ -51,33 +52,38 @@ Shadow::Shadow(const Plan& plan, const Registry& registry, double rate, Found fo
 
 Shadow::~Shadow() = default;
 
-int Shadow::begin_step(uint64_t step, int rows) {
+RowRange Shadow::begin_step(uint64_t step, int rows) {
   step_ = step;
-  row_ = -1;
+  chosen_ = {};
   passes_ = 0;
   const uint64_t hash = Hash64().add(step).add(rate_ >= 1 ? 1 : 2).value();
-  if (rows == 0 || fraction_of(hash) >= rate_) return -1;
+  if (rows == 0 || fraction_of(hash) >= rate_) return {};
   if (rate_ < 1) {
     if (waiting_ > 0) {
       ++skipped_;
-      return -1;
+      return {};
     }
     layer_ = (layer_ + kLayersInTurn) % layers_;
   }
   ++steps_;
-  row_ = static_cast<int>(hash % static_cast<uint64_t>(rows));
-  return row_;
+  chosen_ = rate_ < 1 ? RowRange{.first = static_cast<int64_t>(hash % static_cast<uint64_t>(rows)), .count = 1}
+                      : RowRange{.first = 0, .count = rows};
+  return chosen_;
 }
 
 RowRange Shadow::wanted(const OpCall& call) const {
-  if (row_ < 0 || passes_ > 2 || row_ >= rows_.rows || rows_.sequence[row_] < 0) return {};
-  if (rate_ < 1) {
-    const int layer = std::max(plan_.sites[static_cast<size_t>(call.site)].decl.layer, 0);
-    if ((layer - layer_ + layers_) % layers_ >= kLayersInTurn) return {};
+  if (chosen_.count == 0 || passes_ > 2) return {};
+  if (rate_ >= 1) {
+    const int64_t count = OpRecord::rows_within(call, kLaunchBytes);
+    return {.first = static_cast<int64_t>(step_ % static_cast<uint64_t>(call.rows - count + 1)), .count = count};
   }
-  for (int64_t r = call.origin.map == nullptr ? std::max(0, row_ - call.origin.first) : 0; r < call.rows; ++r) {
-    if (call.origin.row(r) == row_) return {.first = r, .count = 1};
-    if (call.origin.row(r) > row_) break;
+  const auto row = static_cast<int32_t>(chosen_.first);
+  if (row >= rows_.rows || rows_.sequence[row] < 0) return {};
+  const int layer = std::max(plan_.sites[static_cast<size_t>(call.site)].decl.layer, 0);
+  if ((layer - layer_ + layers_) % layers_ >= kLayersInTurn) return {};
+  for (int64_t r = call.origin.map == nullptr ? std::max(0, row - call.origin.first) : 0; r < call.rows; ++r) {
+    if (call.origin.row(r) == row) return {.first = r, .count = 1};
+    if (call.origin.row(r) > row) break;
   }
   return {};
 }
@@ -86,6 +92,7 @@ void Shadow::before(const OpCall& call, Executor& executor) { recorder_.before(c
 void Shadow::after(const OpCall& call, Executor& executor) { recorder_.after(call, executor); }
 
 void Shadow::judge(uint64_t step, OpRecord& record) {
+  judging_ = step;
   const Judgement judgement = witness_.judge(record);
   ++ops_;
   constexpr auto kEdges = ShadowCounts::kRatioEdges;
@@ -95,13 +102,21 @@ void Shadow::judge(uint64_t step, OpRecord& record) {
   if (std::isfinite(judgement.worst)) ratio_sum_ = ratio_sum_ + judgement.worst;
   if (judgement.passes()) return;
   ++outside_;
-  if (last_found_ == step) return;
-  last_found_ = step;
-  found_(step, record, judgement);
+  if (record.rows() == 1) return found_(step, record, judgement);
+  for (int64_t r = 0; r < record.rows(); ++r) {
+    OpRecord row = record.row(r);
+    const Judgement of_row = witness_.judge(row);
+    if (!of_row.passes()) found_(step, row, of_row);
+  }
 }
 
 ShadowCounts Shadow::counts() const {
-  ShadowCounts counts{.steps = steps_, .skipped = skipped_, .ops = ops_, .outside = outside_, .ratio_sum = ratio_sum_};
+  ShadowCounts counts{.steps = steps_,
+                      .skipped = skipped_,
+                      .ops = ops_,
+                      .outside = outside_,
+                      .waiting = static_cast<uint64_t>(waiting_.load()),
+                      .ratio_sum = ratio_sum_};
   for (size_t i = 0; i < ratio_.size(); ++i) counts.ratio[i] = ratio_[i];
   return counts;
 }

@@ -1,7 +1,7 @@
 // Shadow: for a fraction of steps one row's ops are recorded as they run and recomputed by the reference on a thread of
-// its own, so that finite garbage is found too. Rate 1: every step and every layer, and a step waits when the
-// recomputation falls behind. Below it: two layers of a step in turn, and a step is left out while the one before is
-// still being recomputed.
+// its own, so that finite garbage is found too. Rate 1: every step, layer and row, so that what goes wrong in one row
+// of many is found as well, and a step waits when the recomputation falls behind. Below it: two layers of a step in
+// turn, and a step is left out while the one before is still being recomputed.
 #pragma once
 
 #include <array>
@@ -22,13 +22,16 @@ class JobPool;
 
 class Shadow final : public OpObserver {
  public:
-  // Called on the shadow's thread for the first op of a step that is out of bound; may take the record.
+  // Called on the shadow's thread for each row of an op that is out of bound, with a record of that row alone, which it
+  // may take.
   using Found = std::function<void(uint64_t step, OpRecord& record, const Judgement& judgement)>;
   Shadow(const Plan& plan, const Registry& registry, double rate, Found found);
   ~Shadow() override;  // finishes what was recorded
 
-  // Chooses the row of a step with rows 0 ... rows - 1; -1: this step is not shadowed.
-  int begin_step(uint64_t step, int rows);
+  // Chooses from a step with rows 0 ... rows - 1; none: this step is not shadowed.
+  RowRange begin_step(uint64_t step, int rows);
+  // Everything of the steps before this one has been judged.
+  uint64_t judging() const { return judging_; }
   void begin_pass(const Paging& rows) override {
     rows_ = rows;
     ++passes_;
@@ -50,8 +53,8 @@ class Shadow final : public OpObserver {
   const Found found_;
   OpRecorder recorder_;
   uint64_t step_ = 0;
-  int row_ = -1;
-  int layer_ = 0;  // first of those in turn
+  RowRange chosen_{};  // rows of the step
+  int layer_ = 0;      // first of those in turn
   int layers_ = 1;
   Paging rows_{};
   int passes_ = 0;  // of the step; from the third on, rows are no rows of the step
@@ -60,7 +63,7 @@ class Shadow final : public OpObserver {
   std::atomic<uint64_t> steps_{0}, skipped_{0}, ops_{0}, outside_{0};
   std::array<std::atomic<uint64_t>, ShadowCounts::kRatioEdges.size() + 1> ratio_{};
   std::atomic<double> ratio_sum_{0};
-  uint64_t last_found_ = 0;  // the shadow thread's own
+  std::atomic<uint64_t> judging_{0};
   std::unique_ptr<JobPool> worker_{};
 };
 

@@ -185,20 +185,24 @@ TEST(Shadow, AtRateOneFindsFiniteGarbageInEveryPlace) {
     const SiteDecl& decl = plan.sites[site].decl;
     if (decl.layer > 1 || decl.call.op == Op::TopK || decl.call.op == Op::Sample || decl.call.op == Op::FiniteRows)
       continue;
-    Planted planted(static_cast<SiteId>(site), 30, 3e3f);  // a decode step of a lone request: one row
-    rig->executor().add_observer_first(planted);
-    Client client(*rig->engine, request(static_cast<int>(site), 30, 200));
-    client.wait();
-    rig->executor().remove_observer(planted);
-    ASSERT_TRUE(planted.done()) << decl.name;
-    ASSERT_EQ(client.finish(), FinishReason::Error) << decl.name;
-    const Incident& incident = *client.events.back().incident;
-    EXPECT_EQ(incident.kind, FaultKind::Drift);
-    EXPECT_EQ(incident.site, decl.name);
-    EXPECT_EQ(incident.position, 30) << decl.name;
-    ++tried;
+    // A decode step: one row. A prompt: one row of 30, of which the layers outside see the last alone.
+    for (const int position : {30, 7}) {
+      if (position < 30 && decl.layer < 0) continue;
+      Planted planted(static_cast<SiteId>(site), position, 3e3f);
+      rig->executor().add_observer_first(planted);
+      Client client(*rig->engine, request(static_cast<int>(site), 30, 200));
+      client.wait();
+      rig->executor().remove_observer(planted);
+      ASSERT_TRUE(planted.done()) << decl.name;
+      ASSERT_EQ(client.finish(), FinishReason::Error) << decl.name;
+      const Incident& incident = *client.events.back().incident;
+      EXPECT_EQ(incident.kind, FaultKind::Drift);
+      EXPECT_EQ(incident.site, decl.name);
+      EXPECT_EQ(incident.position, position) << decl.name;
+      ++tried;
+    }
   }
-  EXPECT_GT(tried, 25);
+  EXPECT_GT(tried, 50);
   const GuardStats stats = rig->engine->stats().guard;
   EXPECT_EQ(stats.drift_rows, static_cast<uint64_t>(tried));
   EXPECT_GT(stats.shadow.ops, 1000u);
