@@ -5,12 +5,15 @@
 #include <set>
 #include <utility>
 
+#include "base/hash.h"
+
 namespace plumb {
 namespace {
 
 // The reference decodes some 100 million elements a second, several times for each launch that is judged.
 constexpr int64_t kAffordableElements = int64_t{1} << 25;
 constexpr int64_t kElementsOfALaunch = int64_t{1} << 22;
+constexpr int64_t kElementsOfASmallModel = int64_t{1} << 24;  // that one row needs
 
 int64_t cost_of(const Call& call) {
   const int64_t matrix = call.n * call.k;
@@ -44,6 +47,21 @@ std::vector<bool> quick_sample(const Forward& forward) {
     sampled[i] = always || (spent += cost_of(decl.call)) <= kAffordableElements;
   }
   return sampled;
+}
+
+bool is_small(const Forward& forward) {
+  const std::vector<Site>& sites = forward.executor.plan().sites;
+  return std::accumulate(sites.begin(), sites.end(), int64_t{0}, [](int64_t sum, const Site& site) {
+           return sum + cost_of(site.decl.call);
+         }) <= kElementsOfASmallModel;
+}
+
+std::vector<int32_t> some_ids(int count, uint64_t seed, int vocab_size) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>(Hash64().add(seed).add(static_cast<uint64_t>(i)).value() %
+                                       static_cast<uint64_t>(vocab_size)));
+  return ids;
 }
 
 int64_t affordable_rows(const Call& call, int64_t rows) {

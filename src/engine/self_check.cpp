@@ -7,19 +7,21 @@
 #include <memory>
 #include <set>
 
-#include "base/hash.h"
 #include "engine/check_sample.h"
 #include "engine/generate.h"
 #include "engine/op_watch.h"
 #include "engine/probe.h"
+#include "engine/weight_probe.h"
 #include "guard/angle_watch.h"
 #include "guard/path_bound.h"
+#include "model/rank_link.h"
 
 namespace plumb {
 namespace {
 
 using Logits = ProbeLogits;
-constexpr int kAnswer = 8;  // tokens generated where paths are compared
+constexpr int kAnswer = 8;           // tokens generated where paths are compared
+constexpr int kReplayedAnswer = 24;  // and where ops are, as long as that costs little
 
 class SelfChecks {
  public:
@@ -28,7 +30,8 @@ class SelfChecks {
         plan_(input.forward.executor.plan()),
         vocab_(input.options.vocab_size > 0 ? input.options.vocab_size : input.forward.config.vocab_size),
         context_(effective_context(input.options, input.forward)),
-        quick_(quick_sample(input.forward)) {}
+        quick_(quick_sample(input.forward)),
+        small_(is_small(input.forward)) {}
 
   std::vector<Check> run();
 
@@ -54,7 +57,7 @@ class SelfChecks {
     check.verdict = Check::Verdict::Skipped;
     check.sample = std::move(why);
   }
-  std::vector<int32_t> some_ids(int count, uint64_t seed) const;
+  std::vector<int32_t> some_ids(int count, uint64_t seed) const { return plumb::some_ids(count, seed, vocab_); }
   GenerateRequest request(const char* id, std::vector<int32_t> prompt, int answer = kAnswer) const;
   std::unique_ptr<Probe> probe(Check& check, const std::function<void(EngineOptions&)>& change = {});
   // Ids of the answer; empty, and the check failed, when there was none.
@@ -62,6 +65,8 @@ class SelfChecks {
   void compare(Check& check, const Logits& have, const Logits& want, const std::string& what);
   void decode_against_prefill(Check& check, int prompt_tokens);
   bool sampled(SiteId site) const { return in_.full || quick_[static_cast<size_t>(site)]; }
+  bool many_rows() const { return in_.full || small_; }
+  const RankLink* link() const { return in_.forward.link; }
   bool ops_can_be_seen() const { return in_.forward.executor.memory().where == Where::Host; }
   // Why the check can't be run on this device, if so.
   bool left_out(Check& check, bool looks_at_ops);
@@ -72,16 +77,8 @@ class SelfChecks {
   const Plan& plan_;
   const int vocab_, context_;
   const std::vector<bool> quick_;
+  const bool small_;
 };
-
-std::vector<int32_t> SelfChecks::some_ids(int count, uint64_t seed) const {
-  std::vector<int32_t> ids;
-  ids.reserve(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i)
-    ids.push_back(
-        static_cast<int32_t>(Hash64().add(seed).add(static_cast<uint64_t>(i)).value() % static_cast<uint64_t>(vocab_)));
-  return ids;
-}
 
 GenerateRequest SelfChecks::request(const char* id, std::vector<int32_t> prompt, int answer) const {
   GenerateRequest r{.request_id = id, .prompt_ids = std::move(prompt), .max_tokens = answer};
@@ -149,25 +146,30 @@ void SelfChecks::weights(Check& check) {
 
 void SelfChecks::layer_replay(Check& check) {
   if (left_out(check, /*looks_at_ops=*/true)) return;
-  const int prompt = std::min(in_.full ? 96 : 24, context_ - kAnswer);
+  const int tokens = many_rows() ? kReplayedAnswer : kAnswer;
+  const int prompt = std::min(many_rows() ? 96 : 24, context_ - tokens);
   AngleWatch angles(plan_, in_.forward.config);
   in_.forward.executor.add_observer(angles);
+  WeightProbe weights(small_ ? 1 + kReplayedAnswer : 2, [this](SiteId site) { return sampled(site); });
   std::map<SiteId, int> seen;
   watch_ops(
       in_, check,
       [&](const OpCall& call, const Site& site) -> RowRange {
         if (site.decl.call.op == Op::Sample || !sampled(call.site)) return {};  // the sampler has a check of its own
-        if (seen[call.site]++ >= (in_.full ? 6 : 3)) return {};
-        const int64_t rows = std::max<int64_t>(affordable_rows(site.decl.call, call.rows),
-                                               std::min<int64_t>(call.rows, in_.full ? 4 : 1));
+        if (!weights.running() && seen[call.site]++ >= (small_ ? 2 * kReplayedAnswer : in_.full ? 6 : 3)) return {};
+        const int64_t rows = small_ ? call.rows
+                                    : std::max<int64_t>(affordable_rows(site.decl.call, call.rows),
+                                                        std::min<int64_t>(call.rows, in_.full ? 4 : 1));
         return {.first = call.rows - rows, .count = rows};
       },
       [&] {
         // With drafts, so that the draft layer's ops are seen too.
+        in_.forward.executor.add_observer(weights);  // behind the recorder, which is done with a launch by then
         const auto engine = probe(check, [&](EngineOptions& o) { o.draft_tokens = in_.options.draft_tokens; });
-        if (engine) answer(check, *engine, request("replay", some_ids(prompt, 1)));
+        if (engine) answer(check, *engine, request("replay", some_ids(prompt, 1), tokens));
       });
   in_.forward.executor.remove_observer(angles);
+  in_.forward.executor.remove_observer(weights);
   check.sample += ", " + std::to_string(angles.angles()) + " rotary angles";
   if (angles.problem().empty()) return;
   fail(check, angles.problem());
@@ -208,18 +210,26 @@ void SelfChecks::long_context(Check& check) {
                            " tokens never reaches sparse selection (index_topk " + std::to_string(topk) + ")");
   check.sample = std::to_string(prompt) + " prompt tokens, ";
   Check ops{.name = check.name};
+  // Of the indexer nothing but its keys is computed for shorter prompts.
+  const auto selects = [this](SiteId id) {
+    const SiteDecl& decl = plan_.sites[static_cast<size_t>(id)].decl;
+    return sampled(id) && (decl.call.op == Op::MlaAttend || decl.name.find(".indexer.") != std::string::npos);
+  };
+  WeightProbe weights(1, selects);
   std::map<SiteId, int> seen;
   watch_ops(
       in_, ops,
       [&](const OpCall& call, const Site& site) -> RowRange {
-        const Op op = site.decl.call.op;
-        const bool selection = op == Op::IndexerLogits || op == Op::TopK || op == Op::MlaAttend ||
-                               op == Op::IndexQuery || op == Op::IndexKeyWrite;
-        if (!selection || !sampled(call.site)) return {};
-        if (seen[call.site]++ >= (in_.full ? 8 : 4)) return {};
-        return {.first = call.rows - 1, .count = 1};
+        if (!selects(call.site)) return {};
+        const int64_t rows = weights.running() ? affordable_rows(site.decl.call, call.rows) : 1;
+        if (!weights.running() && seen[call.site]++ >= (in_.full ? 8 : 4)) return {};
+        return {.first = call.rows - rows, .count = rows};
       },
-      [&] { decode_against_prefill(check, prompt); });
+      [&] {
+        in_.forward.executor.add_observer(weights);
+        decode_against_prefill(check, prompt);
+      });
+  in_.forward.executor.remove_observer(weights);
   check.sample += ops.sample;
   check.worst = ops.worst;
   if (ops.verdict != Check::Verdict::Failed) return;
@@ -361,7 +371,21 @@ void SelfChecks::sampling(Check& check) {
   check.sample = "48 draws at temperature 1, 16 of them twice with one seed";
 }
 
-void SelfChecks::ranks(Check& check) { skip(check, "one rank: nothing is replicated"); }
+// The link compares what ops that every rank computes alike have left, here in each step of a prompt and its answer.
+void SelfChecks::ranks(Check& check) {
+  if (link() == nullptr) return skip(check, "one rank: nothing is replicated");
+  if (left_out(check, /*looks_at_ops=*/true)) return;
+  check.unit = "ops with other bits than rank 0's";
+  const uint64_t before = link()->watched_steps();
+  const auto engine = probe(check, [this](EngineOptions& o) { o.draft_tokens = in_.options.draft_tokens; });
+  if (engine) answer(check, *engine, request("ranks", some_ids(std::min(24, context_ - kAnswer), 7)));
+  check.sample = std::to_string(link()->watched_steps() - before) + " steps of " +
+                 std::to_string(link()->comm().size()) + " ranks, every op that all compute alike";
+  if (!link()->failed()) return;
+  check.figure = 1;
+  check.problems.clear();
+  fail(check, link()->comm().failure()->what);
+}
 
 void SelfChecks::golden(Check& check) {
   if (!in_.golden_problem.empty()) return fail(check, in_.golden_problem);
@@ -434,6 +458,7 @@ void SelfChecks::name_op(Check& check, Body body) {
 
 std::vector<Check> SelfChecks::run() {
   const std::pair<const char*, Body> all[] = {{"weights", &SelfChecks::weights},
+                                              {"ranks", &SelfChecks::ranks},
                                               {"layer_replay", &SelfChecks::layer_replay},
                                               {"decode_vs_prefill", &SelfChecks::decode_vs_prefill},
                                               {"long_context", &SelfChecks::long_context},
@@ -441,7 +466,6 @@ std::vector<Check> SelfChecks::run() {
                                               {"cache_paths", &SelfChecks::cache_paths},
                                               {"speculation", &SelfChecks::speculation},
                                               {"sampling", &SelfChecks::sampling},
-                                              {"ranks", &SelfChecks::ranks},
                                               {"golden", &SelfChecks::golden},
                                               {"text", &SelfChecks::text}};
   std::vector<Check> checks;
@@ -450,13 +474,15 @@ std::vector<Check> SelfChecks::run() {
     Check check{.name = name};
     const auto begin = std::chrono::steady_clock::now();
     (this->*body)(check);
-    const bool paths = body != &SelfChecks::weights && body != &SelfChecks::golden && body != &SelfChecks::text;
+    const bool paths = body != &SelfChecks::weights && body != &SelfChecks::ranks && body != &SelfChecks::golden &&
+                       body != &SelfChecks::text;
     if (paths && !in_.first_only && check.verdict == Check::Verdict::Failed && check.worst.site.empty() &&
         ops_can_be_seen())
       name_op(check, body);
     check.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     checks.push_back(std::move(check));
     if (in_.first_only && checks.back().verdict == Check::Verdict::Failed) break;
+    if (link() != nullptr && link()->failed()) break;  // nothing more can be computed
   }
   Probe::clean_up(in_);
   return checks;

@@ -43,7 +43,7 @@ def quick_is_the_default(plumb, model, folder):
         assert server.metric('plumb_numerical_faults_total{kind="nan"}') == 0
     finally:
         assert server.stop() == 0
-    assert "verifying: layer_replay (2 of 11)" in server.log and "verified (quick)" in server.log, server.log
+    assert "verifying: layer_replay (3 of 11)" in server.log and "verified (quick)" in server.log, server.log
 
 
 def off_is_said_everywhere(plumb, model, _folder):
