@@ -22,9 +22,7 @@ struct ModelOptions {
   std::vector<std::string> kernels{};  // place=name
   int threads = 0;                     // 0: all cores
   std::vector<FlagLine> fulfilled{};   // of other servers, asking for what is so anyway
-#ifdef PLUMB_FAULTS
-  std::vector<std::string> faults{};  // to plant
-#endif
+  std::vector<std::string> faults{};   // to plant
 
   // How an option got its value: "flag", "PLUMB_KV" or "default". Filled when the command runs.
   std::vector<CLI::Option*> options{};

@@ -218,6 +218,15 @@ void FaultInjector::edit(Planted& planted, const FaultContext& context, int64_t 
                   now[at].begin() + static_cast<std::ptrdiff_t>(begin));
       break;
     }
+    case PlantedKind::RankSkew: {
+      std::byte* element =
+          now[at].data() + static_cast<size_t>(f.column) % std::max<size_t>(pieces[at].bytes / width - 1, 1) * width;
+      if (pieces[at].dtype == DType::I32)
+        std::swap_ranges(element, element + width, element + width);
+      else
+        *element ^= std::byte{1};
+      break;
+    }
     case PlantedKind::ExpertSwapped: {  // of the router
       const auto experts = static_cast<int32_t>(static_cast<const RouterArgs*>(context.call.args)->gate->n());
       const int32_t one = f.column % experts;
@@ -239,6 +248,13 @@ Result<std::shared_ptr<const FaultLog>> plant_faults(const std::vector<Fault>& f
   std::vector<Planted> planted;
   for (const Fault& fault : faults) {
     Planted one{.fault = fault};
+    if (fault.kind == PlantedKind::RankSkew && model.ranks == 1)
+      return Error{
+          Code::Unsupported, "fault " + fault.to_string() + " can't live there", "there is one rank", {"--tp 2"}};
+    if (fault.rank >= model.ranks)
+      return Error{
+          Code::Usage, "fault " + fault.to_string() + ": ranks are 0 ... " + std::to_string(model.ranks - 1), "", {}};
+    const int rank = fault.rank < 0 && fault.kind == PlantedKind::RankSkew ? model.ranks - 1 : fault.rank;
     std::string refused;
     bool known = false;
     for (size_t i = 0; i < plan.sites.size(); ++i) {
@@ -255,7 +271,7 @@ Result<std::shared_ptr<const FaultLog>> plant_faults(const std::vector<Fault>& f
                    {"a place of plumb plan MODEL --json"}};
     if (one.sites.empty())
       return Error{Code::Unsupported, "fault " + fault.to_string() + " can't live there", refused, {}};
-    planted.push_back(std::move(one));
+    if (rank < 0 || rank == model.rank) planted.push_back(std::move(one));
   }
   const auto injector = std::make_shared<FaultInjector>(std::move(planted), registry, model.config());
   plan.planted = injector;

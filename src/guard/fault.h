@@ -34,7 +34,7 @@ enum class PlantedKind : uint8_t {
   StaleGraphRow,      // the row has what the launch before wrote
   MissingFence,       // one tile of 16 columns not written
   ExpertSwapped,      // two experts take each other's place
-  RankSkew,           // replicated values differ between ranks
+  RankSkew,           // one rank has other bits than the rest: the lowest of an element, or two choices exchanged
 };
 inline constexpr int kPlantedKindCount = static_cast<int>(PlantedKind::RankSkew) + 1;
 std::string_view to_string(PlantedKind kind);
@@ -50,13 +50,14 @@ struct Fault {
   int from_position = 0;  // only rows of tokens from this position on
   bool only_hot = false;  // of the sampler: only rows above temperature 0
   int column = 0;         // element, tile or expert
+  int rank = -1;          // only on this one; -1: on all, and of rank_skew the last
   int64_t after = 0;      // launches of a place that stay right
   std::string kernel{};   // only while this kernel runs there; empty: any
 
   std::string to_string() const;  // as parse_fault reads it
 };
 
-// "KIND@PLACE" with ",key=value" for phase (prefill, decode), row, rows, from, hot (1), column, after, kernel.
+// "KIND@PLACE" with ",key=value" for phase (prefill, decode), row, rows, from, hot (1), column, after, kernel, rank.
 // Errors (Usage) name the kinds and keys there are.
 Result<Fault> parse_fault(std::string_view text);
 
@@ -70,8 +71,9 @@ struct FaultLog {
 };
 
 // Plants faults into the plan of a loaded model, in place of those planted before: every executor of that plan runs
-// them from then on, before its other observers. `registry` must outlive the plan. Errors: Usage for a place that does
-// not exist, Unsupported when no place named can carry the kind.
+// them from then on, before its other observers. Of several ranks each is given the same faults. `registry` must
+// outlive the plan. Errors: Usage for a place or rank that does not exist, Unsupported when no place named can carry
+// the kind.
 Result<std::shared_ptr<const FaultLog>> plant_faults(const std::vector<Fault>& faults, const Registry& registry,
                                                      LoadedModel& model);
 

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "guard/fault.h"
+#include "model/rank_link.h"
 
 namespace plumb {
 namespace {
@@ -56,6 +57,7 @@ bool set_key(std::string_view key, std::string_view value, Fault& fault) {
   if (key == "row") return read_number(value, fault.row) && fault.row >= 0;
   if (key == "rows") return read_number(value, fault.rows) && fault.rows > 0;
   if (key == "from") return read_number(value, fault.from_position) && fault.from_position >= 0;
+  if (key == "rank") return read_number(value, fault.rank) && fault.rank >= 0;
   if (key == "column") return read_number(value, fault.column) && fault.column >= 0;
   return key == "after" && read_number(value, fault.after) && fault.after >= 0;
 }
@@ -71,6 +73,7 @@ std::string Fault::to_string() const {
   if (rows > 0) text += fmt::format(",rows={}", rows);
   if (from_position > 0) text += fmt::format(",from={}", from_position);
   if (only_hot) text += ",hot=1";
+  if (rank >= 0) text += fmt::format(",rank={}", rank);
   if (column > 0) text += fmt::format(",column={}", column);
   if (after > 0) text += fmt::format(",after={}", after);
   if (!kernel.empty()) text += ",kernel=" + kernel;
@@ -97,7 +100,7 @@ Result<Fault> parse_fault(std::string_view text) {
     if (equals == std::string_view::npos || !set_key(pair.substr(0, equals), pair.substr(equals + 1), fault))
       return refuse(fmt::format("'{}' is no condition", pair),
                     {"phase=prefill", "phase=decode", "row=N", "rows=N", "from=POSITION", "hot=1", "column=N",
-                     "after=LAUNCHES", "kernel=NAME"});
+                     "after=LAUNCHES", "kernel=NAME", "rank=N"});
   }
   return fault;
 }
@@ -138,7 +141,7 @@ std::string why_not(PlantedKind kind, const Call& call) {
     case PlantedKind::MissingFence:
       return needs(op != Op::Sample, "its outputs are no tensors");
     case PlantedKind::RankSkew:
-      return "there is one rank";
+      return needs(is_replicated(op), "each rank computes its own share there");
   }
   return "unknown";
 }

@@ -33,6 +33,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const std::filesystem::path& fol
   auto model = std::make_unique<LoadedModel>();
   PLUMB_TRY(model->opened, open_model(folder));
   PLUMB_TRY(model->planned, plan_opened(model->opened, registry, options.device, options.plan));
+  model->ranks = options.plan.tp;
+  model->rank = options.rank;
   const WeightMap share = share_of(model->opened.map, ranks_of(options.plan), options.rank);
   PLUMB_TRY(model->weights, ModelWeights::load({.config = model->opened.config,
                                                 .map = share,

@@ -31,6 +31,7 @@ struct LoadedModel {
   OpenedModel opened{};
   PlannedModel planned{};
   ModelWeights weights{};
+  int ranks = 1, rank = 0;  // of which this is one's share
 
   const ModelConfig& config() const { return opened.config; }
 };

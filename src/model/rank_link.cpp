@@ -51,6 +51,8 @@ uint64_t hash_rows(const Tensor& tensor, uint64_t hash) {
 
 }  // namespace
 
+bool is_replicated(Op op) { return op == Op::RmsNorm || op == Op::AddRmsNorm || op == Op::Router || op == Op::TopK; }
+
 void ReplicaWatch::after(const OpCall& call, Executor& executor) {
   std::array<Tensor, 2> out{};
   uint64_t hash = 0;

@@ -18,7 +18,10 @@
 
 namespace plumb {
 
-// What ops that every rank computes alike gave, in the order they ran.
+// Every rank computes this op alike, and whole.
+bool is_replicated(Op op);
+
+// What such ops gave, in the order they ran.
 class ReplicaWatch final : public OpObserver {
  public:
   struct Seen {

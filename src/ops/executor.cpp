@@ -7,6 +7,13 @@
 
 namespace plumb {
 
+void Executor::begin_pass(const Paging& rows) {
+#ifdef PLUMB_FAULTS
+  if (plan_.planted) plan_.planted->begin_pass(rows);
+#endif
+  for (OpObserver* observer : observers_) observer->begin_pass(rows);
+}
+
 void Executor::launch(SiteId site, int64_t rows, const void* args, const RowOrigin& origin) {
   const Kernel& kernel = plan_.kernel(site, rows);
   const OpCall call{.site = site, .rows = rows, .kernel = kernel, .args = args, .origin = origin};

@@ -61,20 +61,10 @@ class Executor {
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }
   void add_observer_first(OpObserver& observer) { observers_.insert(observers_.begin(), &observer); }
   void remove_observer(const OpObserver& observer) { std::erase(observers_, &observer); }
-  void begin_pass(const Paging& rows) {
-#ifdef PLUMB_FAULTS
-    if (plan_.planted) plan_.planted->begin_pass(rows);
-#endif
-    for (OpObserver* observer : observers_) observer->begin_pass(rows);
-  }
+  void begin_pass(const Paging& rows);
 
   // Somebody wants to see every launch: none may be replayed from a recording.
-  bool watched() const {
-#ifdef PLUMB_FAULTS
-    if (plan_.planted) return true;
-#endif
-    return tapped() || !observers_.empty();
-  }
+  bool watched() const { return plan_.planted || tapped() || !observers_.empty(); }
   bool tapped() const { return static_cast<bool>(tap_); }
   void set_tap(Tap tap) { tap_ = std::move(tap); }
   // Hands an intermediate to the tap, if there is one.

@@ -106,9 +106,9 @@ class Plan {
   std::string numeric_profile{};
   size_t workspace_bytes = 0;  // largest of any chosen kernel
   int draft_layer = -1;        // number of the next-n layer; -1: the plan has none
-#ifdef PLUMB_FAULTS
-  std::shared_ptr<OpObserver> planted{};  // faults that every executor of this plan runs, in front of other observers
-#endif
+  // Faults that every executor of this plan runs in front of its observers, in builds with PLUMB_FAULTS. The member is
+  // in every build: so that all but a few sources compile alike in both.
+  std::shared_ptr<OpObserver> planted{};
 
   const Kernel& kernel(SiteId site, int64_t rows) const;
   std::string fingerprint() const;  // 16 hex digits over all that decides numbers

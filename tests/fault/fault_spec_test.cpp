@@ -9,7 +9,7 @@ namespace {
 TEST(FaultSpec, IsReadAsItIsWritten) {
   for (const char* text :
        {"nan@layers.3.self_attn.o_proj", "scale_format@moe,phase=decode,row=2",
-        "inf@linear,rows=5,from=65,column=3,after=10,kernel=linear.strip16.avx2", "nan@sample,hot=1"}) {
+        "inf@linear,rows=5,from=65,rank=1,column=3,after=10,kernel=linear.strip16.avx2", "nan@sample,hot=1"}) {
     const Result<Fault> fault = parse_fault(text);
     ASSERT_TRUE(fault) << text;
     EXPECT_EQ(fault->to_string(), text);
@@ -37,7 +37,8 @@ TEST(FaultSpec, KindsLiveWhereTheirBugCould) {
   EXPECT_NE(why_not(PlantedKind::KvScaleDropped, {.op = Op::KvWrite, .kv = KvFormat::Bf16}), "");
   EXPECT_EQ(why_not(PlantedKind::KvScaleDropped, {.op = Op::KvWrite, .kv = KvFormat::Fp8Tile128}), "");
   EXPECT_NE(why_not(PlantedKind::Nan, {.op = Op::TopK}), "");
-  for (int op = 0; op < kOpCount; ++op) EXPECT_NE(why_not(PlantedKind::RankSkew, {.op = static_cast<Op>(op)}), "");
+  EXPECT_NE(why_not(PlantedKind::RankSkew, plain), "");
+  EXPECT_EQ(why_not(PlantedKind::RankSkew, {.op = Op::Router}), "");
 }
 
 }  // namespace

@@ -136,6 +136,13 @@ def test_only_past_index_topk(story):
     found(story, "topk_off_by_one@layers.5.self_attn.attend,from=64", "layers.5.self_attn.attend")
 
 
+def test_only_on_one_rank(story):
+    place = "layers.3.post_attention_layernorm"
+    said = never_ready(story, "--tp", "2", "--fault", f"rank_skew@{place},phase=decode")
+    assert re.search(r"rank 1 .*has other bits than rank 0 .*at " + re.escape(place), said), said
+    serves(story, "--tp", "2")
+
+
 def test_a_captured_incident_is_judged_first(story):
     place = "layers.3.self_attn.o_proj"
     with tempfile.TemporaryDirectory() as folder:

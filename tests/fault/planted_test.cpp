@@ -156,7 +156,8 @@ TEST(PlantedFault, IsRefusedWhereItCanNotLive) {
   };
   EXPECT_EQ(code("nan@nowhere"), Code::Usage);
   EXPECT_EQ(code("nibble_order@layers.0.self_attn.o_proj"), Code::Unsupported);
-  EXPECT_EQ(code("rank_skew@linear"), Code::Unsupported);
+  EXPECT_EQ(code("rank_skew@router"), Code::Unsupported);  // of one rank
+  EXPECT_EQ(code("nan@router,rank=1"), Code::Usage);
 }
 
 TEST(Check, PassesWithoutAFault) {

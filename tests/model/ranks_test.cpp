@@ -7,10 +7,9 @@
 #include <thread>
 
 #include "model/buffers.h"
-#include "model/rank_link.h"
 #include "runners.h"
 #include "support/paths.h"
-#include "support/ranks.h"
+#include "support/rank_runners.h"
 #include "variant_files.h"
 
 namespace plumb::testing {
@@ -18,67 +17,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Division {
-  int ranks = 2;
-  bool whole_experts = false;
-};
-
-// One model on several ranks. Rank 0's runner is the test's; the others follow it.
-class RankRunners {
- public:
-  RankRunners(const std::string& folder, const Division& division, ModelPlanOptions plan)
-      : comms_(joined_ranks(division.ranks)) {
-    plan.tp = division.ranks;
-    plan.ep = division.whole_experts;
-    for (const auto& comm : comms_) {
-      auto opened = ModelRunner::open(folder, test_registry(), {.plan = plan, .threads = 1, .comm = comm.get()});
-      if (!opened) {
-        ADD_FAILURE() << opened.error().to_string();
-        runners_.clear();
-        return;
-      }
-      runners_.push_back(*std::move(opened));
-    }
-    for (size_t r = 1; r < runners_.size(); ++r)
-      threads_.emplace_back([this, r] { ends_[r] = link(r).follow(runners_[r]->forward_state()); });
-    link(0).watch_every(1);
-  }
-  ~RankRunners() {
-    if (runners_.empty()) return;
-    link(0).finish();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  RankRunners(const RankRunners&) = delete;
-  RankRunners& operator=(const RankRunners&) = delete;
-
-  bool opened() const { return !runners_.empty(); }
-  ModelRunner& leader() { return *runners_.front(); }
-  ModelRunner& runner(size_t rank) { return *runners_[rank]; }
-  RankLink& link(size_t rank) { return *runners_[rank]->forward_state().link; }
-  // After the leader's link has finished or failed.
-  const Status& end_of(size_t rank) {
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-    return ends_[rank];
-  }
-
- private:
-  std::vector<std::unique_ptr<Communicator>> comms_;
-  std::vector<std::unique_ptr<ModelRunner>> runners_{};
-  std::array<Status, 16> ends_{};
-  std::vector<std::thread> threads_{};
-};
-
 ModelPlanOptions plan_of(const std::string& backend) {
   return {.backend = backend, .mtp = "off", .max_rows = 256, .max_sequences = 1, .max_context = 2176};
 }
 
 struct Case {
-  Division division;
+  Ranks division;
   const char* backend;
 };
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.backend << (c.division.whole_experts ? " EP " : " TP ") << c.division.ranks;
+  *out << c.backend << (c.division.whole_experts ? " EP " : " TP ") << c.division.count;
 }
 
 class RankGolden : public ::testing::TestWithParam<Case> {};
@@ -88,7 +36,7 @@ TEST_P(RankGolden, LogitsAndGreedyTokensAreThoseOfOneRank) {
   const std::string backend = GetParam().backend;
   const bool reference = backend == "reference";
   if (reference && kSlowBuild) GTEST_SKIP() << "the CPU backend stands for both in a sanitizer build";
-  RankRunners ranks(model_path("tiny-glm-dsa-nvfp4"), GetParam().division, plan_of(backend));
+  RankRunners ranks(model_path("tiny-glm-dsa-nvfp4"), GetParam().division, plan_of(backend), test_registry());
   ASSERT_TRUE(ranks.opened());
   ModelRunner& leader = ranks.leader();
   const auto vocab = static_cast<size_t>(leader.config().vocab_size);
@@ -141,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Divisions, RankGolden,
                          [](const auto& test) {
                            const Case& c = test.param;
                            return std::string(c.backend) + (c.division.whole_experts ? "_ep" : "_tp") +
-                                  std::to_string(c.division.ranks);
+                                  std::to_string(c.division.count);
                          });
 
 // A rank's weights are slices of the whole ones, bit by bit, in every format that has such slices.
@@ -182,11 +130,11 @@ TEST(RankWeights, StackedExpertsTiedHeadsAndBiasesAreDividedToo) {
   for (const char* name : {"tied", "attention_bias", "n_group", "indexer_shared"}) {
     SCOPED_TRACE(name);
     const std::string folder = golden_path(std::string("random/") + name);
-    for (const Division& division : {Division{2, false}, Division{2, true}}) {
+    for (const Ranks& division : {Ranks{2, false}, Ranks{2, true}}) {
       ModelPlanOptions plan = plan_of("reference");
       plan.max_rows = 64;
       plan.max_context = 128;
-      RankRunners ranks(folder, division, plan);
+      RankRunners ranks(folder, division, plan, test_registry());
       ASSERT_TRUE(ranks.opened());
       const auto one = ModelRunner::open(folder, test_registry(), {.plan = plan, .threads = 1});
       ASSERT_TRUE(one) << one.error().to_string();
@@ -216,7 +164,7 @@ TEST(RankSplit, NumbersThatDoNotDivideAreRefusedWithThoseThatDo) {
 
 // A rank that computes other bits than the rest is named with the place, and nothing it gave is believed.
 TEST(RankSkew, ARankWithOtherBitsIsNamed) {
-  RankRunners ranks(model_path("tiny-glm-dsa-nvfp4"), {2, false}, plan_of("cpu"));
+  RankRunners ranks(model_path("tiny-glm-dsa-nvfp4"), {2, false}, plan_of("cpu"), test_registry());
   ASSERT_TRUE(ranks.opened());
   // One unit in the last place of one norm's weight, on rank 1.
   const float* weight = ranks.runner(1).model().weights.layers[3].post_norm.data();

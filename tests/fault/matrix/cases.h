@@ -14,9 +14,11 @@ namespace plumb::matrix {
 struct Setting {
   std::string checkpoint{};  // folder name
   std::string backend = "auto", kv = "auto", index_keys = "auto";
+  int ranks = 1;
   std::string name() const;
 };
 std::vector<Setting> settings();
+std::vector<Setting> rank_settings();  // of several ranks
 
 struct Case {
   Fault fault{};        // of kind Nan without a place when a lying kernel is pinned instead
@@ -28,5 +30,7 @@ struct Case {
 };
 // Of the setting numbered `index`. `plan` is that setting's own.
 std::vector<Case> cases_of(const Plan& plan, size_t index);
+// The same of several ranks: what only they can have.
+std::vector<Case> rank_cases_of(const Plan& plan, size_t index);
 
 }  // namespace plumb::matrix

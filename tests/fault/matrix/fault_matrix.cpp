@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <thread>
@@ -17,9 +16,10 @@
 #include "engine/generate.h"
 #include "engine/self_check.h"
 #include "guard/check.h"
+#include "matrix/rank_faults.h"
+#include "matrix/runs.h"
 #include "matrix/table.h"
 #include "model/loaded_model.h"
-#include "support/paths.h"
 
 namespace plumb::matrix {
 namespace {
@@ -28,26 +28,6 @@ constexpr int64_t kBeyondTopk = 16;  // tokens of the prompt past index_topk
 // Rows judged of each launch, and decode steps; all rows of many steps before a fault is said to have no effect.
 constexpr int64_t kRowsFirst = 8;
 constexpr int kStepsFirst = 2, kStepsMost = 24;
-constexpr int kSequences = 8;
-constexpr int kThreads = 1;  // ops this small wait longer for a second thread than they run
-constexpr int kRows = 64;  // of one pass, so that the prompt takes two and the second can show what the first has left
-// While serving: one request reaches positions that its neighbours never see, and there the fault strikes.
-constexpr int kVictimPrompt = 70, kVictimAnswer = 32, kStruckFrom = 40, kNeighbourPrompt = 12, kNeighbourAnswer = 20;
-
-GenerateRequest request_of(const char* id, int prompt, int answer, int seed) {
-  GenerateRequest r{.request_id = id, .max_tokens = answer};
-  for (int t = 0; t < prompt; ++t) r.prompt_ids.push_back(10 + (t * 7 + seed * 13) % 200);
-  r.sampling.temperature = 0;
-  return r;
-}
-
-EngineOptions engine_options(const Registry& registry, int chunk) {
-  EngineOptions options{.max_running = kSequences, .max_batch_tokens = kRows, .chunk_tokens = chunk};
-  options.prefix_cache = false;
-  options.guard.registry = &registry;
-  return options;
-}
-
 struct Running {
   std::unique_ptr<ModelRunner> runner{};
   LoadedModel* model = nullptr;
@@ -55,12 +35,7 @@ struct Running {
 
 Result<Running> open(const std::string& folder, const Setting& setting, const Case* lying, const Registry& registry) {
   Running running;
-  RunnerOptions options{.plan = {.backend = setting.backend, .kv = setting.kv, .index_keys = setting.index_keys},
-                        .threads = kThreads};
-  options.plan.mtp = "off";
-  options.plan.max_sequences = kSequences;
-  options.plan.max_context = 192;
-  options.plan.max_rows = kRows;
+  RunnerOptions options{.plan = plan_options(setting), .threads = kThreads};
   if (lying != nullptr) options.plan.pinned = {{lying->place, lying->lying}};
   options.loaded = [&running](LoadedModel& model) -> Status {
     running.model = &model;
@@ -137,8 +112,7 @@ Result<std::vector<std::vector<int32_t>>> Matrix::neighbours(EngineApi& engine, 
   return ids;
 }
 
-// First with the guard alone among neighbours; what stays unseen is finite, and the shadow's. It watches one row of a
-// step, so the request is alone then, and its prompt comes in pieces.
+// First with the guard alone among neighbours; what stays unseen is finite, and the shadow's.
 Status Matrix::serve(const Case& one, Running& running, Outcome& outcome) {
   Fault fault = one.fault;
   if (one.op != "sample") fault.from_position = kStruckFrom;
@@ -164,10 +138,8 @@ Status Matrix::serve(const Case& one, Running& running, Outcome& outcome) {
           return true;
         });
     // What the shadow finds once the request is over ends nothing, but is counted.
-    for (uint64_t ops = 1, before = 0; outcome.by.empty() && ops != before;) {
-      before = ops;
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      ops = engine->stats().guard.shadow.ops;
+    for (bool over = false; outcome.by.empty() && !over; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+      over = engine->stats().guard.shadow.waiting == 0;
       if (engine->stats().guard.shadow.outside > 0) outcome.by = "shadow";
     }
   }
@@ -241,11 +213,7 @@ Status Matrix::run_setting(const Setting& setting, const std::string& folder) {
     }
     PLUMB_TRY(Outcome outcome, plant(one, one.lying.empty() ? running : liar));
     outcome.setting = setting.name();
-    std::printf("%s at %s, %s: %s; quick '%s' full '%s'; served %lld rows, %s %s\n", one.kind().c_str(),
-                one.place.c_str(), one.phase().c_str(), outcome.found ? outcome.verdict.c_str() : "no effect",
-                outcome.quick.c_str(), outcome.full.c_str(), static_cast<long long>(outcome.served_rows_changed),
-                outcome.by.c_str(), outcome.incident.c_str());
-    std::fflush(stdout);
+    tell(outcome);
     outcomes_.push_back(std::move(outcome));
   }
   return Ok{};
@@ -253,8 +221,7 @@ Status Matrix::run_setting(const Setting& setting, const std::string& folder) {
 
 Status Matrix::run() {
   const Setting setting = settings()[index_];
-  std::string folder = plumb::testing::model_path(setting.checkpoint);
-  if (!std::filesystem::exists(folder)) folder = plumb::testing::extra_data_path("models/" + setting.checkpoint);
+  const std::string folder = folder_of(setting);
   absent_ = folder.empty();
   return absent_ ? Status(Ok{}) : run_setting(setting, folder);
 }
@@ -292,13 +259,17 @@ int main_of(int argc, char** argv) {
     std::fprintf(stderr, "error: %s", error.c_str());
     return 1;
   }
-  if (list) return 0;
   std::vector<Outcome> outcomes;
   std::vector<std::string> absent;
   for (size_t i = 0; i < parts.size(); ++i) {
     outcomes.insert(outcomes.end(), parts[i].outcomes().begin(), parts[i].outcomes().end());
     if (parts[i].absent()) absent.push_back(settings()[i].name());
   }
+  if (const Status status = run_rank_faults(every, list, outcomes, absent); !status) {
+    std::fprintf(stderr, "error: %s\n", status.error().to_string().c_str());
+    return 1;
+  }
+  if (list) return 0;
   const std::string page = markdown(outcomes, absent, every);
   if (!doc.empty()) std::ofstream(doc) << page;
   std::fputs(page.substr(0, page.find("\n## ")).c_str(), stdout);

@@ -20,12 +20,11 @@ struct Outcome {
   // While serving, from some position of one request on.
   bool ran = false;  // lying kernels are chosen at a start
   int64_t served_rows_changed = 0;
-  std::string incident{}, by{};  // place named, and by whom: guard or shadow
+  std::string incident{}, by{};  // place named, and by whom: guard, shadow or ranks
   bool neighbours_harmed = false;
 
   // It changed no byte, or nothing beyond the bound of the op it lives in.
   bool no_effect() const { return !found; }
-  bool before_ready() const { return !quick.empty() || !full.empty(); }
 };
 
 // The page docs/fault-table.md, of each `every`-th case.
