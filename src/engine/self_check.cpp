@@ -150,7 +150,10 @@ void SelfChecks::layer_replay(Check& check) {
   const int prompt = std::min(many_rows() ? 96 : 24, context_ - tokens);
   AngleWatch angles(plan_, in_.forward.config);
   in_.forward.executor.add_observer(angles);
-  WeightProbe weights(small_ ? 1 + kReplayedAnswer : 2, [this](SiteId site) { return sampled(site); });
+  // With several ranks only what one computes for itself: they compare what ops that all compute alike have left.
+  WeightProbe weights(small_ ? 1 + kReplayedAnswer : 2, [this](SiteId site) {
+    return sampled(site) && (link() == nullptr || !is_replicated(plan_.sites[static_cast<size_t>(site)].decl.call.op));
+  });
   std::map<SiteId, int> seen;
   watch_ops(
       in_, check,
