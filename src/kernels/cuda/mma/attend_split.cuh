@@ -67,14 +67,6 @@ struct Gatherer {
   __device__ int32_t row(int32_t i) const {
     return i < 0 ? -1 : page_at(paging, sequence, i) * paging.page_tokens + i % paging.page_tokens;
   }
-  // The lines of the keys' rows, on their way to the second-level cache: several tiles ahead, because rows lie apart.
-  __device__ void prefetch(int32_t mine) const {
-    constexpr int kLine = 128, kLanes = 4;  // of one key
-    const int32_t r = __shfl_sync(~0u, mine, lane / kLanes);
-    if (r < 0) return;
-    for (int byte = lane % kLanes * kLine; byte < row_bytes + kLine - 1; byte += kLanes * kLine)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(at(r) + min(byte, row_bytes - 1)));
-  }
   __device__ const uint8_t* at(int32_t row) const { return cache + static_cast<int64_t>(max(row, 0)) * row_bytes; }
   __device__ uint32_t latent(int buffer) const { return shared_address(memory) + L::kLatent + buffer * L::kTileBytes; }
   __device__ uint32_t barrier(int which) const { return shared_address(memory) + L::kBarriers + which * 8; }
@@ -149,53 +141,30 @@ struct Gatherer {
     }
   }
 
-  // Rows of the tile at hand and of the next ones, which are being prefetched; positions of the one behind them.
-  static constexpr int kAhead = 4;
-  struct Rows {
-    int32_t now, next[kAhead], position;
-  };
-  __device__ Rows first_rows() const {
-    Rows rows{row(index(0)), {}, index(kAhead + 1)};
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) rows.next[i] = row(index(i + 1));
-    prefetch(rows.now);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) prefetch(rows.next[i]);
-    return rows;
-  }
-  __device__ void advance(Rows& rows, int32_t behind) const {
-    rows.now = rows.next[0];
-#pragma unroll
-    for (int i = 0; i + 1 < kAhead; ++i) rows.next[i] = rows.next[i + 1];
-    rows.next[kAhead - 1] = behind;
-    prefetch(behind);
-  }
-
   __device__ void run_fp8(int used) const {
     const int rope_at = a.rank + (a.rank + kLatentTile - 1) / kLatentTile * 4;
-    Rows rows = first_rows();
+    int32_t now = row(index(0)), next = row(index(1)), later = index(2);
     Codes codes;
-    load(codes, rows.now);
+    load(codes, now);
     for (int tile = 0; tile < used; ++tile) {
       const int buffer = tile % 2;
-      const int32_t behind = row(rows.position), now = rows.now;
-      rows.position = index(tile + kAhead + 2);
+      const int32_t after = row(later);
+      later = index(tile + 3);
       wait(barrier(2 + buffer), tile / 2 + 1);
       copy_keys(latent(buffer) + L::kRopeBlock, now, rope_at, a.rope * 2);
       commit_copies();
       store(codes, latent(buffer));
-      advance(rows, behind);
-      if (tile + 1 < used) load(codes, rows.now);
+      if (tile + 1 < used) load(codes, next);
       wait_for_copies();
       hand_over(buffer, now);
+      now = next, next = after;
     }
   }
   __device__ void run_bf16(int used) const {
-    Rows rows = first_rows();
-    int32_t before = -1;
+    int32_t before = -1, now = row(index(0)), next = row(index(1)), later = index(2);
     for (int tile = 0; tile <= used; ++tile) {
-      const int32_t behind = row(rows.position), now = rows.now;
-      rows.position = index(tile + kAhead + 2);
+      const int32_t after = row(later);
+      later = index(tile + 3);
       if (tile < used) {
         wait(barrier(2 + tile % 2), tile / 2 + 1);
         copy_keys(latent(tile % 2), now, 0, a.rank * 2);
@@ -204,8 +173,7 @@ struct Gatherer {
       commit_copies();
       wait_for_copies_but_one();
       if (tile > 0) hand_over((tile - 1) % 2, before);
-      before = now;
-      advance(rows, behind);
+      before = now, now = next, next = after;
     }
   }
 };

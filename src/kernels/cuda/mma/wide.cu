@@ -194,24 +194,25 @@ __global__ void __launch_bounds__(kThreads, 2) wide_product(Product p) {
     for (int64_t step = first; step < last; ++step) {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::kCount - 2) : "memory");
       publish_shared();
-      __syncthreads();         // and nobody reads the stage that is fetched next any more
-      float block[4 * tiles];  // Fp8Block: of this step alone
-      constexpr bool kApart = coding == Coding::Fp8Block;
-      multiply_step<coding, tiles>(memory + stage * S::kBytes, kApart ? block : sum, !kApart);
+      __syncthreads();  // and nobody reads the stage that is fetched next any more
       const int64_t next = step + S::kCount - 1;
       if (next < last) {
         fetch_weights<coding, tiles>(w, first_row, next, memory + free * S::kBytes);
         fetch_columns<coding, tiles>(p.x.data, source, count, next, memory + free * S::kBytes);
       }
       commit_copies();
-      wait_for_products<0>();
-      if constexpr (kApart) {
+      if constexpr (coding == Coding::Fp8Block) {
+        float block[4 * tiles];
+        multiply_step<coding, tiles>(memory + stage * S::kBytes, block, false);
         const float here = scale;
         scale = block_scale(w, scales + min(step + 1, steps - 1));
+        wait_for_products<0>();
         pin(block);
 #pragma unroll
         for (int i = 0; i < 4 * tiles; ++i) sum[i] = fmaf(here, block[i], sum[i]);
       } else {
+        multiply_step<coding, tiles>(memory + stage * S::kBytes, sum, true);
+        wait_for_products<0>();
         pin(sum);
       }
       stage = stage + 1 == S::kCount ? 0 : stage + 1;
@@ -291,17 +292,18 @@ void multiply_coding(const Product& p, int groups, int matrices, cudaStream_t st
   multiply_tiles<coding, 8>(p, groups, matrices, stream);
 }
 
-// Blocks that share out k: as many as make the turns of a multiprocessor, which has two at once, and their steps few.
+// Blocks that share out k: as many as give every multiprocessor as equal a share as can be, each costing a little.
 int splits_of(int64_t n, int64_t k, int matrices) {
-  constexpr int64_t kOverhead = 6;  // of a block, in steps of 128
-  const int64_t blocks = (n + kRows - 1) / kRows * matrices, steps = k / 128;
-  int64_t best = 1, least = 0;
-  for (int64_t splits = 1; splits <= std::min<int64_t>(kMostSplits, steps); ++splits) {
-    const int64_t turns = (blocks * splits + 2 * kMultiprocessors - 1) / (2 * kMultiprocessors);
-    const int64_t cost = turns * (kOverhead + (steps + splits - 1) / splits);
+  constexpr int64_t kLeastSteps = 2;  // of 128
+  const int64_t blocks = (n + kRows - 1) / kRows * matrices;
+  int best = 1;
+  double least = 0;
+  for (int splits = 1; splits <= std::min<int64_t>(kMostSplits, k / (128 * kLeastSteps)); ++splits) {
+    const int64_t of_one = (blocks * splits + kMultiprocessors - 1) / kMultiprocessors;
+    const double cost = static_cast<double>(of_one) / splits * (1 + 0.02 * splits);
     if (splits == 1 || cost < least) best = splits, least = cost;
   }
-  return static_cast<int>(best);
+  return best;
 }
 
 }  // namespace
