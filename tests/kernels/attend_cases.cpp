@@ -293,6 +293,7 @@ void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {
     for (const int heads : {16, 20, 64, 70})
       shapes.push_back({.heads = heads, .nope = 32, .rope = 64, .v = 24, .rank = 512, .topk = 200});
     shapes.push_back({.heads = 9, .nope = 40, .rope = 16, .v = 130, .rank = 128, .topk = 70});
+    shapes.push_back({.heads = 66, .nope = 16, .rope = 64, .v = 24, .rank = 512, .topk = 1000});
     shapes.push_back({.heads = 5, .nope = 16, .rope = 8, .v = 16, .rank = 256, .topk = 64});
   }
   for (const Format& format : contract.weight) {
@@ -304,6 +305,10 @@ void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {
         shape.format = format;
         shape.kv = kv;
         const bool main = &format == &contract.weight.front();
+        if (shape.topk >= 1000) {  // several tiles of keys a block, one of them without a key
+          if (main) out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{1100, 700, 1}, 2, rng));
+          continue;
+        }
         out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{3, 150}, 1, rng));
         if (!main && shape.rank != 128) continue;
         out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{30, 1, 140}, std::min(most, 6), rng));
@@ -334,6 +339,9 @@ void add_attend_cases(const Contract& contract, Cases& out) {
       for (const auto& [heads, dim] : {std::pair{1, 8}, std::pair{8, 32}, std::pair{32, 128}, std::pair{19, 40},
                                        std::pair{8, 128}, std::pair{19, 128}}) {
         if (dim % contract.limits.k_multiple != 0) continue;
+        if (contract.arch > Isa::Avx512Bf16 && heads == 8 && dim == 128)  // several rounds of keys a block
+          out.push_back(std::make_unique<IndexerLogitsCase>(
+              IndexShape{.heads = heads, .head_dim = dim, .format = format}, std::vector<int32_t>{140000}, 1, rng));
         out.push_back(std::make_unique<IndexerLogitsCase>(IndexShape{.heads = heads, .head_dim = dim, .format = format},
                                                           std::vector<int32_t>{1, 131, 64}, 1, rng));
         out.push_back(std::make_unique<IndexerLogitsCase>(IndexShape{.heads = heads, .head_dim = dim, .format = format},
@@ -355,6 +363,8 @@ void add_attend_cases(const Contract& contract, Cases& out) {
       }
     }
     out.push_back(std::make_unique<TopKCase>(std::vector<int32_t>{20000, 19999}, 2048, 0, rng));
+    for (const size_t rows : {20, 40, 140})
+      out.push_back(std::make_unique<TopKCase>(std::vector<int32_t>(rows, 2300), 2048, 0, rng));
   }
   if (contract.op == Op::DraftSet) {
     for (const bool extend : {false, true})

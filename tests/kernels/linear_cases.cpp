@@ -118,6 +118,9 @@ std::vector<LinearShape> shapes_of(const Contract& contract) {
                      .format = format,
                      .values = values});
     }
+    if (contract.arch > Isa::Avx512Bf16 && limits.k_multiple > 1)  // many steps, and more rows than a block takes
+      out.push_back(
+          {.rows = 70, .n = 320, .k = 2176 / limits.k_multiple * limits.k_multiple, .format = format, .bias = true});
     for (const Numerics& numerics : edge_numerics(contract)) {
       out.push_back({.rows = 1, .n = ns.back(), .k = ks.back(), .format = format, .numerics = numerics});
     }

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_kernels.h"
 
+#include "kernels/cuda/library/library_kernels.h"
 #include "kernels/cuda/mma/mma_kernels.h"
 #include "kernels/cuda/naive/naive.h"
 #include "kernels/cuda/rows/row_kernels.h"
@@ -13,9 +14,11 @@ std::vector<Kernel> cuda_kernels() {
   cuda::add_naive_cache_kernels(kernels);
   cuda::add_naive_attend_kernels(kernels);
   cuda::add_naive_select_kernels(kernels);
+  cuda::add_library_kernels(kernels);
   cuda::add_mma_kernels(kernels);
   cuda::add_attend_kernels(kernels);
   cuda::add_indexer_kernels(kernels);
+  cuda::add_fp8_indexer_kernels(kernels);
   cuda::add_topk_kernels(kernels);
   cuda::add_router_kernels(kernels);
   cuda::add_sample_kernels(kernels);

@@ -108,6 +108,8 @@ struct Timer {
   template <class Run>
   double median(int rotations, Run run, bool captured = true) {
     if (!captured) return median_of([&](int i) { run(i % rotations); });
+    run(0);  // what is chosen or opened once is not captured
+    must(cudaStreamSynchronize(stream), "first run");
     std::vector<cudaGraphExec_t> graphs(static_cast<size_t>(rotations));
     for (int i = 0; i < rotations; ++i) {
       cudaGraph_t graph{};
@@ -160,6 +162,16 @@ struct Bench {
     }
     return best;
   }
+  // That one, and every other of its name.
+  std::vector<const Kernel*> candidates(const Kernel* best, const std::string& part, const Call& call) const {
+    const DeviceInfo device{.name = "gpu", .isas = {Isa::CudaPortable, Isa::Sm90a}};
+    std::vector<const Kernel*> out = {best};
+    for (const Kernel& kernel : kernels)
+      if (&kernel != best && kernel.contract.op == call.op && kernel.contract.name.find(part) != std::string::npos &&
+          judge(kernel.contract, call, device).empty())
+        out.push_back(&kernel);
+    return out;
+  }
   void print(const std::string& what, const std::string& kernel, int64_t rows, double us, int64_t bytes) const {
     std::printf("%-34s %-24s %5lld %9.1f us %7.0f GB/s %5.1f %%\n", what.c_str(), kernel.c_str(),
                 static_cast<long long>(rows), us, static_cast<double>(bytes) / us / 1000,
@@ -190,5 +202,6 @@ inline void measure_ceiling(Bench& bench) {
 
 // Attention, indexer, selection, router and sampling: step_bench.cu.
 void bench_step_ops(Bench& bench);
+void bench_one_attention(Bench& bench);  // for a profiler
 
 }  // namespace plumb::bench

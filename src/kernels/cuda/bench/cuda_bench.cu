@@ -20,15 +20,17 @@ void bench_linear(Bench& bench, const Shape& shape, const Format& format, const 
   const auto copies = static_cast<int>(std::clamp<int64_t>(kCold / bytes + 1, 2, 64));
   const std::vector<Weight> weights = make_weights(format, shape.n, shape.k, copies);
   for (const int64_t rows : rows_list) {
-    const Kernel* kernel = bench.find(Op::Linear, format, shape.n, shape.k, rows);
+    const Call call{.op = Op::Linear, .weight = format, .m_lo = rows, .m_hi = rows, .n = shape.n, .k = shape.k};
     const Tensor x = device_rows(rows, shape.k), y = device_rows(rows, shape.n);
-    const double us = bench.timer.median(copies, [&](int i) {
-      Stream stream = bench.stream();
-      const LinearArgs args{.w = &weights[static_cast<size_t>(i)], .x = x, .y = y};
-      kernel->launch(&args, stream);
-    });
-    bench.print(std::string(shape.name) + " " + format.to_string(), kernel->contract.name, rows, us,
-                bytes + 4 * rows * (shape.n + shape.k));
+    for (const Kernel* kernel : bench.candidates(bench.find(call), "cublaslt", call)) {
+      const double us = bench.timer.median(copies, [&](int i) {
+        Stream stream = bench.stream();
+        const LinearArgs args{.w = &weights[static_cast<size_t>(i)], .x = x, .y = y};
+        kernel->launch(&args, stream);
+      });
+      bench.print(std::string(shape.name) + " " + format.to_string(), kernel->contract.name, rows, us,
+                  bytes + 4 * rows * (shape.n + shape.k));
+    }
     cudaFree(x.data), cudaFree(y.data);
   }
   cudaFree(const_cast<std::byte*>(weights[0].prepared));
@@ -80,7 +82,8 @@ void bench_moe(Bench& bench, const char* name, int64_t inter, const Format& form
   const std::vector<Weight> down = make_weights(format, kHidden, inter, kExperts);
   const int64_t each = 2 * weight_bytes(format, inter, kHidden) + weight_bytes(format, kHidden, inter);
   for (const int64_t rows : rows_list) {
-    const Kernel* kernel = bench.find(Op::Moe, format, inter, kHidden, rows);
+    const Call call{
+        .op = Op::Moe, .weight = format, .m_lo = rows, .m_hi = rows, .n = inter, .k = kHidden, .topk = kChosen};
     const Tensor x = device_rows(rows, kHidden), y = device_rows(rows, kHidden), weights = device_rows(rows, kChosen);
     constexpr int kRotations = 16;
     std::vector<Tensor> experts;
@@ -98,19 +101,21 @@ void bench_moe(Bench& bench, const char* name, int64_t inter, const Format& form
       must(cudaMemcpy(on_device.data, ids.data(), ids.size() * 4, cudaMemcpyHostToDevice), "copy");
       experts.push_back(on_device);
     }
-    const double us = bench.timer.median(kRotations, [&](int i) {
-      Stream stream = bench.stream();
-      const MoeArgs args{.gate = gate,
-                         .up = up,
-                         .down = down,
-                         .x = x,
-                         .experts = experts[static_cast<size_t>(i)],
-                         .weights = weights,
-                         .y = y};
-      kernel->launch(&args, stream);
-    });
-    bench.print(std::string(name) + " " + format.to_string(), kernel->contract.name, rows, us,
-                static_cast<int64_t>(used * static_cast<double>(each)));
+    for (const Kernel* kernel : bench.candidates(bench.find(call), ".wide.", call)) {
+      const double us = bench.timer.median(kRotations, [&](int i) {
+        Stream stream = bench.stream();
+        const MoeArgs args{.gate = gate,
+                           .up = up,
+                           .down = down,
+                           .x = x,
+                           .experts = experts[static_cast<size_t>(i)],
+                           .weights = weights,
+                           .y = y};
+        kernel->launch(&args, stream);
+      });
+      bench.print(std::string(name) + " " + format.to_string(), kernel->contract.name, rows, us,
+                  static_cast<int64_t>(used * static_cast<double>(each)));
+    }
     for (Tensor& t : experts) cudaFree(t.data);
     cudaFree(x.data), cudaFree(y.data), cudaFree(weights.data);
   }
@@ -139,6 +144,10 @@ int main(int argc, char** argv) {
     }
   }
   if (what == "all" || what == "step") bench_step_ops(bench);
+  if (what == "prefill") {
+    for (const Format& format : {kBf16, kFp8BlockF32, kNvfp4}) bench_linear(bench, shapes[4], format, {512, 4096});
+  }
+  if (what == "attention") bench_one_attention(bench);
   if (what == "one") {  // for a profiler
     for (const Format& format : {kBf16, kFp8BlockF32, kNvfp4}) bench_linear(bench, shapes[4], format, {64});
   }

@@ -67,6 +67,16 @@ __global__ void fill_index_pages(uint8_t* pages, int64_t count) {
   }
 }
 
+// Index queries as IndexQuery leaves them beside FP8 keys: E4M3 codes times a scale, the largest of a head 448.
+__global__ void fill_index_queries(float* q, int64_t count) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const uint32_t h = static_cast<uint32_t>(i) * 2654435761u;
+    const float value = (static_cast<float>(h >> 16) - 32768.0f) * 0.012f;
+    q[i] = (i % kIndexDim == 5 ? 448.0f : e4m3_to_f32(f32_to_e4m3(value))) * 0.0123f;
+  }
+}
+
 void bench_attend(Bench& bench, int heads, KvFormat format, const Format& weight, int64_t rows) {
   constexpr int64_t kContext = 32768;
   const Pages pages(rows, kContext);
@@ -126,6 +136,7 @@ void bench_selection(Bench& bench, int64_t rows, int64_t context) {
   std::byte* cache = device_bytes(pages.pages * geometry.index_page_bytes());
   fill_index_pages<<<4096, 256>>>(reinterpret_cast<uint8_t*>(cache), pages.pages);
   const Tensor q = device_rows(rows, kIndexHeads * kIndexDim), weights = device_rows(rows, kIndexHeads);
+  fill_index_queries<<<256, 256>>>(static_cast<float*>(q.data), rows * kIndexHeads * kIndexDim);
   const Tensor logits = device_rows(rows, context);
   const Call call{.op = Op::IndexerLogits,
                   .index_key = IndexKeyFormat::Fp8,
@@ -196,6 +207,8 @@ void bench_router(Bench& bench, int64_t rows) {
 }
 
 }  // namespace
+
+void bench_one_attention(Bench& bench) { bench_attend(bench, 64, KvFormat::Fp8Tile128, kBf16, 64); }
 
 void bench_step_ops(Bench& bench) {
   for (const int heads : {8, 64})

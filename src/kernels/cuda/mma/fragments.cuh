@@ -13,6 +13,12 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+__device__ inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 // Four (two) 8 x 8 matrices of 16-bit elements; lanes 8 i ... 8 i + 7 name the rows of matrix i.
 __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t row) {
@@ -62,6 +68,22 @@ __device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   uint32_t out;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
+}
+__device__ inline uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  return out;
+}
+// Two E4M3 codes, the lower bytes of `pair`, as f16: exact, NaN too.
+__device__ inline uint32_t halves_of(uint32_t pair) {
+  uint32_t out;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(static_cast<uint16_t>(pair)));
+  return out;
+}
+__device__ inline void unpack_halves(uint32_t pair, float& low, float& high) {
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}"
+      : "=f"(low), "=f"(high)
+      : "r"(pair));
 }
 __device__ inline float low_bf16(uint32_t pair) { return bits_to_f32(pair << 16); }
 __device__ inline float high_bf16(uint32_t pair) { return bits_to_f32(pair & 0xffff0000u); }

@@ -4,31 +4,17 @@
 // Each head's query is divided by its largest magnitude / 448 first. Queries that were rounded to FP8 with that scale
 // (IndexQuery with an FP8 key cache) are E4M3 then, so that one bf16 holds them exactly; others are rounded, or split
 // into three bf16 that hold every f32.
-#include <bit>
-
-#include "kernels/cuda/cache_rows.cuh"
-#include "kernels/cuda/mma/fragments.cuh"
+#include "kernels/cuda/mma/indexer.cuh"
 #include "kernels/cuda/mma/mma_kernels.h"
 
 namespace plumb::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kDim = 128;
-constexpr int kMaxHeads = 32;
+using namespace indexer;
+
 constexpr int kWarpKeys = 32;      // a warp's at a time
 constexpr int kSteps = kDim / 16;  // of k
 constexpr int kHeadTiles = kMaxHeads / 8;
-
-struct Scores {
-  Act q, weights;
-  int heads;
-  float weight_scale, softmax_scale;
-  float* logits;
-  int64_t logits_ld, columns;
-  int rounds;      // of kWarpKeys keys a warp
-  int page_shift;  // log2 of a page's tokens; -1: no power of two
-};
 
 // A row is read in pieces of 16 bytes, neighbouring lanes q beside each other; step s multiplies four elements of a
 // lane, and the queries are laid out alike. FP8 decodes to pairs (0, 2) and (1, 3) of the four.
@@ -48,28 +34,6 @@ template <IndexKeyFormat format>
 __device__ int element_of(int half, int i) {
   return format == IndexKeyFormat::Fp8 ? 2 * i + half : 2 * half + i;
 }
-
-// Where a key lies, and its scale.
-template <IndexKeyFormat format>
-struct KeyPlace {
-  const uint8_t* row = nullptr;
-  const float* scale = nullptr;
-
-  KeyPlace() = default;
-  __device__ KeyPlace(const KvView& kv, const Paging& paging, int shift, int32_t sequence, int32_t position) {
-    const int column = shift >= 0 ? position >> shift : position / paging.page_tokens;
-    const int slot = position - column * paging.page_tokens;
-    const int64_t id = paging.page_table[static_cast<int64_t>(sequence) * paging.page_table_stride + column];
-    const uint8_t* page = reinterpret_cast<const uint8_t*>(kv.index_keys) +
-                          id * paging.page_tokens * (format == IndexKeyFormat::Fp8 ? kDim + 4 : 2 * kDim);
-    if constexpr (format == IndexKeyFormat::Fp8) {
-      row = page + slot * kDim;
-      scale = reinterpret_cast<const float*>(page + static_cast<int64_t>(paging.page_tokens) * kDim) + slot;
-    } else {
-      row = page + slot * kDim * 2;
-    }
-  }
-};
 
 // One key, decoded: its part of a lane.
 template <IndexKeyFormat format>
@@ -150,13 +114,6 @@ __device__ void prepare(const Scores& p, int64_t r, Queries<parts>& out) {
   }
 }
 
-// max(x, 0) that leaves a NaN one.
-__device__ inline float positive(float x) {
-  float out;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(out) : "f"(x));
-  return out;
-}
-
 template <IndexKeyFormat format, int parts>
 __global__ void __launch_bounds__(kThreads, 2) score_keys(Scores p, Paging paging, KvView kv) {
   __shared__ Queries<parts> queries;
@@ -167,10 +124,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_keys(Scores p, Paging pagin
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t block_keys = int64_t{kThreads / 32} * kWarpKeys * p.rounds, begin = blockIdx.x * block_keys;
   float* out = p.logits + r * p.logits_ld;
-  if (begin > last) {
-    for (int64_t j = begin + threadIdx.x; j < min(begin + block_keys, p.columns); j += kThreads) out[j] = -INFINITY;
-    return;
-  }
+  if (begin > last) return fill_beyond(p, out, begin, block_keys);
   prepare<format, parts>(p, r, queries);
   __syncthreads();
   const int g = lane / 4, q = lane % 4;
@@ -231,26 +185,8 @@ __global__ void __launch_bounds__(kThreads, 2) score_keys(Scores p, Paging pagin
 
 template <int parts>
 void indexer_logits(const IndexerLogitsArgs& a, Stream& s) {
-  const int page = a.paging.page_tokens;
-  PLUMB_CHECK(page % 4 == 0, "a page's keys begin at a multiple of 16 bytes");
-  Scores p{.q = act(a.q),
-           .weights = act(a.weights),
-           .heads = a.heads,
-           .weight_scale = a.weight_scale,
-           .softmax_scale = a.softmax_scale,
-           .logits = a.logits.f32(),
-           .logits_ld = a.logits.ld,
-           .columns = a.logits.dim(1),
-           .rounds = 1,
-           .page_shift = (page & (page - 1)) == 0 ? std::countr_zero(static_cast<unsigned>(page)) : -1};
-  const int64_t warp_keys = int64_t{kThreads / 32} * kWarpKeys;
-  // A block prepares its row's queries once: where there are blocks enough for every multiprocessor, it takes more
-  // keys.
-  while (p.rounds < 64 &&
-         (p.columns + warp_keys * p.rounds * 2 - 1) / (warp_keys * p.rounds * 2) * a.paging.rows >= 264)
-    p.rounds *= 2;
-  const dim3 grid(static_cast<unsigned>((p.columns + warp_keys * p.rounds - 1) / (warp_keys * p.rounds)),
-                  static_cast<unsigned>(a.paging.rows));
+  Scores p;
+  const dim3 grid = scores_of(a, int64_t{kThreads / 32} * kWarpKeys, p);
   if (a.kv.geometry.index_key == IndexKeyFormat::Fp8)
     score_keys<IndexKeyFormat::Fp8, parts><<<grid, kThreads, 0, handle(s)>>>(p, a.paging, a.kv);
   else
@@ -259,19 +195,12 @@ void indexer_logits(const IndexerLogitsArgs& a, Stream& s) {
 
 template <int parts>
 Contract contract() {
-  Contract c;
-  c.name = parts == 1 ? "indexer_logits.bf16.mma.cuda" : "indexer_logits.mma.cuda";
-  c.op = Op::IndexerLogits;
+  Contract c = index_contract(parts == 1 ? "indexer_logits.bf16.mma.cuda" : "indexer_logits.mma.cuda");
   c.reads = {parts == 1 ? kBf16 : kF32};
   // With bf16 keys nothing has rounded the queries yet, and a rounding would change selections.
   c.index_key = parts == 1 ? std::vector{IndexKeyFormat::Fp8} : std::vector{IndexKeyFormat::Bf16, IndexKeyFormat::Fp8};
   c.arch = Isa::CudaPortable;
-  c.limits = {.k_multiple = kDim, .k_max = kDim, .heads_max = kMaxHeads};
-  c.round_bf16 = c.norm_two_roundings = c.index_hadamard = true;
-  c.deterministic = c.batch_invariant = true;
   c.sum_order = parts == 1 ? "mma.bf16" : "mma";
-  // Tensor cores take denormals for zero.
-  c.flushes_denormals = true;
   c.error_bound = {.c = parts == 1 ? 1.0 : 16.0, .unit = parts == 1 ? DType::BF16 : DType::F32, .floor = 0x1p-110};
   c.preference = parts == 1 ? 30 : 20;  // docs/performance.md
   return c;

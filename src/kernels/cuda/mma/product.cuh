@@ -21,9 +21,7 @@ struct Product {
   int rows = 0;
   bool round = false;
   Groups groups{};
-  int splits = 1;            // parts of k, of wide_product; more than one: sums of each part go to `partial`
-  float* partial = nullptr;  // [matrices, splits, rows, n]
-  uint32_t zero = 0;         // unknown to the compiler
+  int splits = 1;  // parts of k, of wide_product
 };
 
 // May start while the kernel before it still runs: it waits for that one before it reads the columns.
@@ -43,10 +41,7 @@ inline void launch_early(void (*kernel)(Product), dim3 grid, int threads, int sh
   PLUMB_CHECK(status == cudaSuccess, cudaGetErrorString(status));
 }
 
-// Floats that Product::partial needs for `rows` rows of a weight of n x k; the same for every number of rows times
-// that.
-int wide_splits(int64_t n, int64_t k, int matrices, bool grouped);
-// wide.cu: for many rows. Sets p.splits; p.partial has room for wide_splits(...) * matrices * rows * n.
+// wide.cu: for many rows. Sets p.splits.
 void multiply_wide(const Mat& like, Product p, int groups, int matrices, cudaStream_t stream);
 
 }  // namespace plumb::cuda

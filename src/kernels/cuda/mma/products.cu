@@ -57,7 +57,7 @@ __device__ void finish_tile(const Product& p, const Mat& w, int64_t first_row, c
 }
 
 // Blocks: [rows of the weight / (16 strips), groups or tiles of rows, matrices].
-template <Coding coding, int tiles, int strips>
+template <Coding coding, bool half, int tiles, int strips>
 __global__ void __launch_bounds__(kThreads, tiles == 1 ? Unit<coding>::kBlocks : 2) product(Product p) {
   __shared__ int32_t slot[8 * tiles];
   const int most = 8 * tiles / p.x.parts;  // rows at once
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, tiles == 1 ? Unit<coding>::kBlocks :
     }
     float sum[strips][tiles][4] = {};
     const int64_t row = static_cast<int64_t>(blockIdx.x) * kTileRows * strips;
-    multiply_tile<coding, tiles, strips>(w, row, column, sum);
+    multiply_tile<coding, half, tiles, strips>(w, row, column, sum);
 #pragma unroll
     for (int s = 0; s < strips; ++s) finish_tile<coding, tiles>(p, w, row + kTileRows * s, slot, count, sum[s]);
   }
@@ -167,7 +167,7 @@ __global__ void combine_experts(Combine c, Act shared, Act y, int64_t hidden) {
 constexpr int64_t kFewBlocks =
     1056;  // eight for each multiprocessor of an H200: below, parallel rows are worth more than reuse
 
-template <Coding coding, int tiles>
+template <Coding coding, bool half, int tiles>
 void multiply_tiles(const Product& p, int groups, int matrices, cudaStream_t stream) {
   const int most = 8 * tiles / p.x.parts;
   const int64_t down = groups > 0 ? groups : (p.rows + most - 1) / most;
@@ -175,33 +175,34 @@ void multiply_tiles(const Product& p, int groups, int matrices, cudaStream_t str
   const bool two = (strips + 1) / 2 * down * matrices >= kFewBlocks;
   const dim3 grid(static_cast<unsigned>(two ? (strips + 1) / 2 : strips), static_cast<unsigned>(down),
                   static_cast<unsigned>(matrices));
-  launch_early(two ? product<coding, tiles, 2> : product<coding, tiles, 1>, grid, kThreads, 0, p, stream);
+  launch_early(two ? product<coding, half, tiles, 2> : product<coding, half, tiles, 1>, grid, kThreads, 0, p, stream);
 }
 
-template <Coding coding>
+template <Coding coding, bool half>
 void multiply(const Product& p, int groups, int matrices, cudaStream_t stream) {
   // Rows of one block; an expert may have more than the mean, and its weights are then read again.
   const int expected = groups > 0 ? (p.rows + groups - 1) / groups : p.rows;
   const int columns = expected * p.x.parts;
-  if (columns <= 8) return multiply_tiles<coding, 1>(p, groups, matrices, stream);
-  if (columns <= 24) return multiply_tiles<coding, 3>(p, groups, matrices, stream);
-  multiply_tiles<coding, 6>(p, groups, matrices, stream);
+  if (columns <= 8) return multiply_tiles<coding, half, 1>(p, groups, matrices, stream);
+  if (columns <= 24 || half) return multiply_tiles<coding, half, 3>(p, groups, matrices, stream);
+  if constexpr (!half) multiply_tiles<coding, half, 6>(p, groups, matrices, stream);
 }
 
 // How activations are read, and the weights with them.
 enum class How {
   Exact,    // f32 in three bf16 columns
   Rounded,  // in one
-  Wide,     // in one, by the kernel for many rows
+  Wide,     // in one, by wgmma: for many rows
 };
 
 template <How how>
 void multiply(const Mat& like, const Product& p, int groups, int matrices, cudaStream_t stream) {
   if constexpr (how == How::Wide) return multiply_wide(like, p, groups, matrices, stream);
-  if (like.element == DType::BF16) return multiply<Coding::Bf16>(p, groups, matrices, stream);
-  if (like.element == DType::F4E2M1) return multiply<Coding::Nvfp4>(p, groups, matrices, stream);
-  if (like.block_k == 128) return multiply<Coding::Fp8Block>(p, groups, matrices, stream);
-  multiply<Coding::Fp8Row>(p, groups, matrices, stream);
+  constexpr bool kHalf = how == How::Rounded;
+  if (like.element == DType::BF16) return multiply<Coding::Bf16, false>(p, groups, matrices, stream);
+  if (like.element == DType::F4E2M1) return multiply<Coding::Nvfp4, kHalf>(p, groups, matrices, stream);
+  if (like.block_k == 128) return multiply<Coding::Fp8Block, kHalf>(p, groups, matrices, stream);
+  multiply<Coding::Fp8Row, kHalf>(p, groups, matrices, stream);
 }
 
 // Takes pieces of the workspace, each at a multiple of kPartAlign.
@@ -213,11 +214,17 @@ struct Pieces {
     at += aligned(count * static_cast<int64_t>(sizeof(T)));
     return piece;
   }
+  template <How how>
   Columns columns(int64_t rows, const Mat& w, bool bf16) {
     Columns out = columns_at(at, rows, w.k);
     at += columns_bytes(rows, w.k);
-    out.parts = bf16 ? 1 : 3;
-    out.pairing = w.element == DType::F4E2M1 ? 4 : w.element == DType::F8E4M3 ? 2 : 1;
+    const bool fp4 = w.element == DType::F4E2M1, fp8 = w.element == DType::F8E4M3;
+    out.parts = how != How::Exact || bf16 ? 1 : 3;
+    out.half = how != How::Exact && (fp4 || fp8);
+    if (how == How::Wide)
+      out.order = fp4 ? Order::Steps32 : fp8 ? Order::Steps16 : Order::AsTheyLie;
+    else
+      out.order = fp4 ? Order::Pairs4 : fp8 && !out.half ? Order::Pairs2 : Order::AsTheyLie;
     return out;
   }
 };
@@ -229,37 +236,25 @@ Pieces pieces(const Stream& s, size_t need) {
 
 Act f32_rows(float* data, int64_t ld) { return {data, ld, false}; }
 
-// Of Product::partial.
-template <How how>
-int64_t partial_bytes(int64_t rows, int64_t n, int64_t k, int matrices) {
-  return how == How::Wide ? aligned(wide_splits(n, k, matrices, false) * matrices * rows * n * 4) : 0;
-}
-template <How how>
-size_t linear_bytes(int64_t rows, int64_t n, int64_t k) {
-  return static_cast<size_t>(columns_bytes(rows, k) + partial_bytes<how>(rows, n, k, 1));
-}
+size_t linear_bytes(int64_t rows, int64_t k) { return static_cast<size_t>(columns_bytes(rows, k)); }
 
 template <How how>
 void linear(const LinearArgs& a, Stream& s) {
   const int64_t rows = a.x.dim(0);
   const Mat w = mat(*a.w);
-  Pieces memory = pieces(s, linear_bytes<how>(rows, w.n, w.k));
+  Pieces memory = pieces(s, linear_bytes(rows, w.k));
   Product p{.w = {Stack{w}, {}},
             .y = {act(a.y), {}},
-            .x = memory.columns(rows, w, how != How::Exact || a.x.dtype == DType::BF16),
+            .x = memory.columns<how>(rows, w, a.x.dtype == DType::BF16),
             .bias = a.w->bias,
             .rows = static_cast<int>(rows),
             .round = a.numerics.round_bf16};
-  p.partial = reinterpret_cast<float*>(memory.at);
   split_activations<<<static_cast<unsigned>(rows), kSplitThreads, 0, handle(s)>>>(act(a.x), p.x);
   multiply<how>(w, p, 0, 1, handle(s));
 }
 
-template <How how>
 size_t mlp_bytes(int64_t rows, int64_t inter, int64_t hidden) {
-  return static_cast<size_t>(
-      columns_bytes(rows, hidden) + 2 * aligned(rows * inter * 4) + columns_bytes(rows, inter) +
-      std::max(partial_bytes<how>(rows, inter, hidden, 2), partial_bytes<how>(rows, hidden, inter, 1)));
+  return static_cast<size_t>(columns_bytes(rows, hidden) + 2 * aligned(rows * inter * 4) + columns_bytes(rows, inter));
 }
 
 // gate and up of `p.x` into `middle`, gated and split again
@@ -270,8 +265,7 @@ Columns gate_and_up(Product p, Pieces& memory, const Mat& down, int groups, cuda
   p.y[0] = f32_rows(gate, down.k), p.y[1] = f32_rows(up, down.k);
   const bool round = p.round;
   p.round = false;
-  const Columns middle = memory.columns(p.rows, down, how != How::Exact || round);
-  p.partial = reinterpret_cast<float*>(memory.at);
+  const Columns middle = memory.columns<how>(p.rows, down, round);
   multiply<how>(p.w[0].first, p, groups, 2, stream);
   split_gated<<<static_cast<unsigned>(p.rows), kSplitThreads, 0, stream>>>(gate, up, round, middle);
   return middle;
@@ -281,16 +275,15 @@ template <How how>
 void mlp(const MlpArgs& a, Stream& s) {
   const int64_t rows = a.x.dim(0);
   const Mat gate = mat(*a.gate), down = mat(*a.down);
-  Pieces memory = pieces(s, mlp_bytes<how>(rows, gate.n, gate.k));
+  Pieces memory = pieces(s, mlp_bytes(rows, gate.n, gate.k));
   Product p{.w = {Stack{gate}, Stack{mat(*a.up)}},
-            .x = memory.columns(rows, gate, how != How::Exact || a.x.dtype == DType::BF16),
+            .x = memory.columns<how>(rows, gate, a.x.dtype == DType::BF16),
             .rows = static_cast<int>(rows),
             .round = a.numerics.round_bf16};
   split_activations<<<static_cast<unsigned>(rows), kSplitThreads, 0, handle(s)>>>(act(a.x), p.x);
   p.x = gate_and_up<how>(p, memory, down, 0, handle(s));
   p.w[0] = Stack{down};
   p.y[0] = act(a.y);
-  p.partial = reinterpret_cast<float*>(memory.at);
   multiply<how>(down, p, 0, 1, handle(s));
 }
 
@@ -314,7 +307,7 @@ void moe(const MoeArgs& a, Stream& s) {
   auto* list = memory.take<int32_t>(slots + 1);
   auto* out = memory.take<float>(slots * hidden);
   Product p{.w = {gate, stack(a.up)},
-            .x = memory.columns(rows, gate.first, how != How::Exact || a.x.dtype == DType::BF16),
+            .x = memory.columns<how>(rows, gate.first, a.x.dtype == DType::BF16),
             .rows = static_cast<int>(slots),
             .round = a.numerics.round_bf16,
             .groups = {expert, begin, list, static_cast<int>(k)}};
@@ -342,14 +335,8 @@ void moe(const MoeArgs& a, Stream& s) {
                     handle(s)>>>(c, act(a.shared), act(a.y), hidden);
 }
 
-template <How how>
-size_t linear_workspace(const Call& c) {
-  return linear_bytes<how>(c.m_hi, c.n, c.k);
-}
-template <How how>
-size_t mlp_workspace(const Call& c) {
-  return mlp_bytes<how>(c.m_hi, c.n, c.k);
-}
+size_t linear_workspace(const Call& c) { return linear_bytes(c.m_hi, c.k); }
+size_t mlp_workspace(const Call& c) { return mlp_bytes(c.m_hi, c.n, c.k); }
 size_t moe_workspace(const Call& c) { return moe_bytes(c.m_hi, c.topk, c.n, c.k); }
 
 struct Family {
@@ -367,13 +354,14 @@ Contract contract_of(Op op, const Family& family) {
   c.weight = family.formats;
   if (how != How::Exact) c.reads = {kBf16};
   c.weight_layout = Layout::CudaRowMajor;
-  c.arch = Isa::CudaPortable;
+  c.arch = how == How::Wide ? Isa::Sm90a : Isa::CudaPortable;
   c.limits.k_multiple = how == How::Wide ? 128 : family.k_multiple;
   if (op != Op::Linear) c.limits.n_multiple = c.limits.k_multiple;  // the width in the middle is a k as well
   c.round_bf16 = true;
   c.deterministic = c.batch_invariant = true;
-  c.sum_order = std::string("mma8.") + family.name + kSuffix;
-  // Exact products; tensor cores truncate when they add. One rounding of x, and one of what lies in the middle.
+  c.sum_order = std::string(how == How::Wide ? "wgmma." : "mma8.") + family.name + kSuffix;
+  // Exact products; tensor cores truncate when they add. One rounding of x, and one of what lies in the middle: to
+  // bf16, or to f16 beside FP8 and NVFP4, which loses less.
   c.error_bound = {
       .c = how == How::Exact ? 8.0 : 1.0, .unit = how == How::Exact ? DType::F32 : DType::BF16, .floor = 0};
   // docs/performance.md. Exact: every weight is read once, where the naive kernel reads it once a row. Rounded: a row
@@ -382,7 +370,7 @@ Contract contract_of(Op op, const Family& family) {
   c.preference = how == How::Exact ? 10 : how == How::Rounded ? 20 : 30;
   // An expert sees a few rows of a step only.
   c.preferred_from = how != How::Wide ? 1 : op == Op::Moe ? 65 : 9;
-  c.workspace = op == Op::Linear ? linear_workspace<how> : op == Op::Mlp ? mlp_workspace<how> : moe_workspace;
+  c.workspace = op == Op::Linear ? linear_workspace : op == Op::Mlp ? mlp_workspace : moe_workspace;
   return c;
 }
 

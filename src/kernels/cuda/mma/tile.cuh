@@ -44,6 +44,13 @@ __device__ uint32_t decode_e2m1(uint32_t word, uint32_t scale) {
   const uint32_t bits = 6 - 4 * j >= 0 ? word << (j <= 1 ? 6 - 4 * j : 0) : word >> (j > 1 ? 4 * j - 6 : 0);
   return multiply_bf16x2((sign & 0x80008000u) | (bits & 0x01c001c0u), scale);
 }
+// The same to f16 and 2^-7 of the value: `scale` holds the block scale times 2^7, twice.
+template <int j>
+__device__ uint32_t halves_of_e2m1(uint32_t word, uint32_t scale) {
+  const uint32_t sign = word << (12 - 4 * j);
+  const uint32_t bits = j < 3 ? word << (j < 3 ? 9 - 4 * j : 0) : word >> 3;
+  return multiply_f16x2((sign & 0x80008000u) | (bits & 0x0e000e00u), scale);
+}
 __device__ inline uint32_t nvfp4_scale(uint32_t code) {
   const uint32_t bits = ((code & 0x80u) << 8 | (code & 0x7fu) << 4) * 0x10001u;             // times 2^-120
   const uint32_t scale = multiply_bf16x2(multiply_bf16x2(bits, 0x7b807b80u), 0x7b007b00u);  // 2^120, 2^119
@@ -85,8 +92,19 @@ __device__ inline uint4 load_column(const uint16_t* column, int64_t at) {
   return column == nullptr ? uint4{0, 0, 0, 0} : __ldg(reinterpret_cast<const uint4*>(column + at));
 }
 
+// The scales of a lane's 32 elements, each twice, as decoding takes them.
+template <bool half>
+__device__ void decode_scales(uint32_t codes, uint32_t (&out)[2]) {
+  if constexpr (half) {
+    const uint32_t both = multiply_f16x2(halves_of(codes), 0x58005800u);  // 2^7
+    out[0] = __byte_perm(both, 0, 0x1010), out[1] = __byte_perm(both, 0, 0x3232);
+  } else {
+    out[0] = nvfp4_scale(codes & 0xffu), out[1] = nvfp4_scale(codes >> 8 & 0xffu);
+  }
+}
+
 // a: two steps of 16 elements of k, from the 8 elements a lane holds at words `low` and `high`.
-template <Coding coding>
+template <Coding coding, bool half>
 __device__ void decode_eight(const Loaded<coding>& in, int load, int part, uint32_t (&a)[2][4]) {
   const uint32_t low[4] = {in.low[load].x, in.low[load].y, in.low[load].z, in.low[load].w};
   const uint32_t high[4] = {in.high[load].x, in.high[load].y, in.high[load].z, in.high[load].w};
@@ -94,23 +112,37 @@ __device__ void decode_eight(const Loaded<coding>& in, int load, int part, uint3
     a[0][0] = low[0], a[0][1] = high[0], a[0][2] = low[1], a[0][3] = high[1];
     a[1][0] = low[2], a[1][1] = high[2], a[1][2] = low[3], a[1][3] = high[3];
   } else if constexpr (coding == Coding::Nvfp4) {
-    const uint32_t scale_low = nvfp4_scale((in.scales_low >> (8 * (part / 2))) & 0xffu);
-    const uint32_t scale_high = nvfp4_scale((in.scales_high >> (8 * (part / 2))) & 0xffu);
-    a[0][0] = decode_e2m1<0>(low[part], scale_low), a[0][1] = decode_e2m1<0>(high[part], scale_high);
-    a[0][2] = decode_e2m1<1>(low[part], scale_low), a[0][3] = decode_e2m1<1>(high[part], scale_high);
-    a[1][0] = decode_e2m1<2>(low[part], scale_low), a[1][1] = decode_e2m1<2>(high[part], scale_high);
-    a[1][2] = decode_e2m1<3>(low[part], scale_low), a[1][3] = decode_e2m1<3>(high[part], scale_high);
+    uint32_t scales_low[2], scales_high[2];
+    decode_scales<half>(in.scales_low, scales_low);
+    decode_scales<half>(in.scales_high, scales_high);
+    const uint32_t l = low[part], h = high[part], sl = scales_low[part / 2], sh = scales_high[part / 2];
+    if constexpr (half) {
+      a[0][0] = halves_of_e2m1<0>(l, sl), a[0][1] = halves_of_e2m1<0>(h, sh);
+      a[0][2] = halves_of_e2m1<1>(l, sl), a[0][3] = halves_of_e2m1<1>(h, sh);
+      a[1][0] = halves_of_e2m1<2>(l, sl), a[1][1] = halves_of_e2m1<2>(h, sh);
+      a[1][2] = halves_of_e2m1<3>(l, sl), a[1][3] = halves_of_e2m1<3>(h, sh);
+    } else {
+      a[0][0] = decode_e2m1<0>(l, sl), a[0][1] = decode_e2m1<0>(h, sh);
+      a[0][2] = decode_e2m1<1>(l, sl), a[0][3] = decode_e2m1<1>(h, sh);
+      a[1][0] = decode_e2m1<2>(l, sl), a[1][1] = decode_e2m1<2>(h, sh);
+      a[1][2] = decode_e2m1<3>(l, sl), a[1][3] = decode_e2m1<3>(h, sh);
+    }
   } else {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const uint32_t l = low[2 * part + step], h = high[2 * part + step];
-      a[step][0] = decode_e4m3<false>(l), a[step][1] = decode_e4m3<false>(h);
-      a[step][2] = decode_e4m3<true>(l), a[step][3] = decode_e4m3<true>(h);
+      if constexpr (half) {
+        a[step][0] = halves_of(l), a[step][1] = halves_of(h);
+        a[step][2] = halves_of(l >> 16), a[step][3] = halves_of(h >> 16);
+      } else {
+        a[step][0] = decode_e4m3<false>(l), a[step][1] = decode_e4m3<false>(h);
+        a[step][2] = decode_e4m3<true>(l), a[step][3] = decode_e4m3<true>(h);
+      }
     }
   }
 }
 
-template <Coding coding, int tiles, int strips>
+template <Coding coding, bool half, int tiles, int strips>
 __device__ void multiply_unit(const Loaded<coding> (&in)[strips], int64_t unit, const uint16_t* const (&column)[tiles],
                               float (&sum)[strips][tiles][4], uint32_t (&nan)[strips][2]) {
   using U = Unit<coding>;
@@ -130,8 +162,8 @@ __device__ void multiply_unit(const Loaded<coding> (&in)[strips], int64_t unit, 
 #pragma unroll
       for (int s = 0; s < strips; ++s) {
         uint32_t a[2][4];
-        decode_eight<coding>(in[s], i, part, a);
-        if constexpr (coding == Coding::Fp8Block || coding == Coding::Fp8Row) {
+        decode_eight<coding, half>(in[s], i, part, a);
+        if constexpr (!half && (coding == Coding::Fp8Block || coding == Coding::Fp8Row)) {
           const uint4 l = in[s].low[i], h = in[s].high[i];
           nan[s][0] |= part == 0 ? has_nan(l.x) | has_nan(l.y) : has_nan(l.z) | has_nan(l.w);
           nan[s][1] |= part == 0 ? has_nan(h.x) | has_nan(h.y) : has_nan(h.z) | has_nan(h.w);
@@ -139,8 +171,13 @@ __device__ void multiply_unit(const Loaded<coding> (&in)[strips], int64_t unit, 
 #pragma unroll
         for (int n = 0; n < tiles; ++n) {
           auto& to = kBlock ? block[s][n] : sum[s][n];
-          mma(to, a[0], x[part][n].x, x[part][n].y);
-          mma(to, a[1], x[part][n].z, x[part][n].w);
+          if constexpr (half) {
+            mma_f16(to, a[0], x[part][n].x, x[part][n].y);
+            mma_f16(to, a[1], x[part][n].z, x[part][n].w);
+          } else {
+            mma(to, a[0], x[part][n].x, x[part][n].y);
+            mma(to, a[1], x[part][n].z, x[part][n].w);
+          }
         }
       }
     }
@@ -178,7 +215,7 @@ struct Batch {
 
 // sum += this warp's share of k: every kWarps-th unit, in ascending order. The columns may be another kernel's that
 // still runs: the first weights are asked for before waiting for it.
-template <Coding coding, int tiles, int strips>
+template <Coding coding, bool half, int tiles, int strips>
 __device__ void multiply_tile(const Mat& w, int64_t row, const uint16_t* const (&column)[tiles],
                               float (&sum)[strips][tiles][4]) {
   using B = Batch<coding, strips>;
@@ -193,12 +230,12 @@ __device__ void multiply_tile(const Mat& w, int64_t row, const uint16_t* const (
 #pragma unroll
     for (int j = 0; j < B::kUnroll; ++j) {
       if (first + j * kWarps >= units) continue;
-      multiply_unit<coding, tiles, strips>(now.in[j], first + j * kWarps, column, sum, nan);
+      multiply_unit<coding, half, tiles, strips>(now.in[j], first + j * kWarps, column, sum, nan);
     }
     first += kStep;
     now.load(w, row, first);
   }
-  if constexpr (coding == Coding::Fp8Block || coding == Coding::Fp8Row) {
+  if constexpr (!half && (coding == Coding::Fp8Block || coding == Coding::Fp8Row)) {
 #pragma unroll
     for (int s = 0; s < strips; ++s)
 #pragma unroll

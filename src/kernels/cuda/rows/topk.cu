@@ -1,8 +1,10 @@
-// Selection of the k largest scores of a row, one block a row, in four passes over the row: range, histogram, counting
-// and collection in ascending order. Bins are linear between the smallest and the largest finite score, so that scores
-// of any scale spread over them; what falls into the threshold's bin is settled by exact comparison in shared memory.
-// Where too much falls into one bin (many equal scores, or an outlier), four rounds of eight bits of the key find the
-// threshold exactly instead.
+// Selection of the k largest scores of a row by a cluster of blocks, each with its stretch of it, in four passes:
+// range, histogram, counting and collection in ascending order. Bins are linear between the smallest and the largest
+// finite score, so that scores of any scale spread over them; what falls into the threshold's bin is settled by exact
+// comparison in the first block's shared memory, which all of the cluster fill. Where too much falls into one bin (many
+// equal scores, or an outlier), four rounds of eight bits of the key find the threshold exactly instead, in one block.
+#include <cooperative_groups.h>
+
 #include "kernels/cuda/device_types.cuh"
 #include "kernels/cuda/rows/row_kernels.h"
 
@@ -15,6 +17,8 @@ constexpr int kBins = 2048;
 constexpr int kCandidates = 2048;  // of the threshold's bin
 constexpr int kMaxTopk = 2048;
 constexpr int kEach = 4;  // neighbouring scores of a thread in a tile
+constexpr int kMaxCluster = 8;
+constexpr int kBlocks = 132;  // for which a cluster is chosen: an H200's multiprocessors
 
 // Larger score, larger key; NaN counts as -inf; -0 and +0 are equal.
 __device__ uint32_t key_of(float score) {
@@ -24,14 +28,17 @@ __device__ uint32_t key_of(float score) {
 }
 
 struct Shared {
-  int histogram[kBins];
+  int histogram[kBins];  // of this block's stretch; then of the row
+  int partial[kBins];
   int32_t sure[kMaxTopk];  // positions above the threshold's bin, ascending
   int32_t candidate[kCandidates];
   uint32_t candidate_key[kCandidates];
   int32_t chosen[kMaxTopk];
   int warp_count[kWarps];
   float low[kWarps], high[kWarps];
-  int bin, left;  // the threshold's bin; how many of its scores are taken
+  float block_low, block_high;
+  int block_count;  // sure ones, and candidates times 2^16
+  int bin, left;    // the threshold's bin; how many of its scores are taken
   uint32_t key;
 };
 
@@ -167,23 +174,29 @@ __device__ void select_exactly(const float* row, int length, int topk, Shared& s
   });
 }
 
+// Blocks: [cluster, rows].
 __global__ void __launch_bounds__(kThreads, 1)
     select_rows(const float* logits, int64_t logits_ld, const int32_t* positions, int topk, int32_t* indices,
                 int64_t indices_ld) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
-  const int64_t r = blockIdx.x;
+  const auto cluster = cooperative_groups::this_cluster();
+  const auto of_block = [&](unsigned rank) -> Shared& { return *cluster.map_shared_rank(&s, rank); };
+  const unsigned blocks = gridDim.x, block = blockIdx.x;
+  const int64_t r = blockIdx.y;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
   int32_t* out = indices + r * indices_ld;
   const int length = positions[r] + 1;
   if (length <= topk) {
-    for (int i = tid; i < topk; i += kThreads) out[i] = i < length ? i : -1;
+    for (int i = tid; block == 0 && i < topk; i += kThreads) out[i] = i < length ? i : -1;
     return;
   }
   const float* row = logits + r * logits_ld;
-  for (int i = tid; i < kBins; i += kThreads) s.histogram[i] = 0;
+  const int share = (length + static_cast<int>(blocks) - 1) / static_cast<int>(blocks);
+  const int block_begin = min(length, static_cast<int>(block) * share), block_end = min(length, block_begin + share);
+  for (int i = tid; i < kBins; i += kThreads) s.partial[i] = 0;
   float low = INFINITY, high = -INFINITY;
-  sweep(row, tid, length, kThreads, [&](int, float score) {
+  sweep(row, block_begin + tid, block_end, kThreads, [&](int, float score) {
     if (fabsf(score) < INFINITY) low = fminf(low, score), high = fmaxf(high, score);
   });
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -193,17 +206,34 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (lane == 0) s.low[warp] = low, s.high[warp] = high;
   __syncthreads();
   for (int w = 0; w < kWarps; ++w) low = fminf(low, s.low[w]), high = fmaxf(high, s.high[w]);
+  if (tid == 0) s.block_low = low, s.block_high = high;
+  cluster.sync();
+  for (unsigned b = 0; b < blocks; ++b)
+    low = fminf(low, of_block(b).block_low), high = fmaxf(high, of_block(b).block_high);
   const Bins range{low, static_cast<float>(kBins - 1) / (high - low)};
-  if (!(range.scale > 0) || !(range.scale < INFINITY)) return select_exactly(row, length, topk, s, out);
-  sweep(row, tid, length, kThreads, [&](int, float score) { atomicAdd(&s.histogram[range.bin(score)], 1); });
+  const bool spread = range.scale > 0 && range.scale < INFINITY;
+  if (spread)
+    sweep(row, block_begin + tid, block_end, kThreads,
+          [&](int, float score) { atomicAdd(&s.partial[range.bin(score)], 1); });
+  cluster.sync();
+  for (int i = tid; i < kBins; i += kThreads) {
+    int sum = 0;
+    for (unsigned b = 0; b < blocks; ++b) sum += of_block(b).partial[i];
+    s.histogram[i] = sum;
+  }
   __syncthreads();
-  find_bin(s, kBins, topk);
+  if (spread) find_bin(s, kBins, topk);
   const int bin = s.bin, left = s.left;
-  if (s.histogram[bin] > kCandidates) return select_exactly(row, length, topk, s, out);
+  const bool exactly = !spread || s.histogram[bin] > kCandidates;
+  if (exactly) {
+    cluster.sync();  // nobody reads another's memory any more
+    if (block == 0) select_exactly(row, length, topk, s, out);
+    return;
+  }
 
   // Every warp goes through its own stretch of the row: first counting, then, knowing what lies before, writing.
-  const int stretch = (length + kThreads - 1) / kThreads * 32, begin = warp * stretch;
-  const int end = min(length, begin + stretch);
+  const int stretch = (block_end - block_begin + kThreads - 1) / kThreads * 32, begin = block_begin + warp * stretch;
+  const int end = min(block_end, begin + stretch);
   int mine = 0;
   sweep(row, begin + lane, end, 32, [&](int, float score) {
     const int here = range.bin(score);
@@ -212,12 +242,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int offset = 16; offset > 0; offset /= 2) mine += __shfl_xor_sync(~0u, mine, offset);
   if (lane == 0) s.warp_count[warp] = mine;
   __syncthreads();
-  int sure = 0, candidates = 0, at = 0, candidate_at = 0;
+  int count = 0, at = 0, candidate_at = 0;
   for (int w = 0; w < kWarps; ++w) {
-    const int count = s.warp_count[w];
-    if (w == warp) at = sure, candidate_at = candidates;
-    sure += count & 0xffff, candidates += count >> 16;
+    if (w == warp) at = count & 0xffff, candidate_at = count >> 16;
+    count += s.warp_count[w];
   }
+  if (tid == 0) s.block_count = count;
+  cluster.sync();
+  int sure = 0, candidates = 0;
+  for (unsigned b = 0; b < blocks; ++b) {
+    const int of = of_block(b).block_count;
+    if (b < block) at += of & 0xffff, candidate_at += of >> 16;
+    sure += of & 0xffff, candidates += of >> 16;
+  }
+  Shared& to = of_block(0);
   for (int first = begin; first < end; first += 32 * kBatch) {
     float score[kBatch];
 #pragma unroll
@@ -228,16 +266,17 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int j = first + 32 * i + lane, here = j < end ? range.bin(score[i]) : -1;
       const unsigned above = __ballot_sync(~0u, here > bin), same = __ballot_sync(~0u, here == bin);
       const unsigned before = (1u << lane) - 1;
-      if (here > bin) s.sure[at + __popc(above & before)] = j;
+      if (here > bin) to.sure[at + __popc(above & before)] = j;
       if (here == bin) {
         const int place = candidate_at + __popc(same & before);
-        s.candidate[place] = j;
-        s.candidate_key[place] = key_of(score[i]);
+        to.candidate[place] = j;
+        to.candidate_key[place] = key_of(score[i]);
       }
       at += __popc(above), candidate_at += __popc(same);
     }
   }
-  __syncthreads();
+  cluster.sync();
+  if (block != 0) return;
   // A candidate is taken when fewer than `left` come before it: larger keys, and equal ones further to the left.
   int chosen = 0;
   for (int first = 0; first < candidates; first += kThreads) {
@@ -275,11 +314,24 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 void top_k(const TopKArgs& a, Stream& s) {
-  const cudaError_t status =
-      cudaFuncSetAttribute(select_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  cudaError_t status = cudaFuncSetAttribute(select_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
   PLUMB_CHECK(status == cudaSuccess, cudaGetErrorString(status));
-  select_rows<<<static_cast<unsigned>(a.indices.dim(0)), kThreads, sizeof(Shared), handle(s)>>>(
-      static_cast<const float*>(a.logits.data), a.logits.ld, a.positions, a.topk, a.indices.i32(), a.indices.ld);
+  const int64_t rows = a.indices.dim(0);
+  unsigned cluster = kMaxCluster;
+  while (cluster > 1 && rows * cluster > kBlocks) cluster /= 2;
+  cudaLaunchAttribute shape{};
+  shape.id = cudaLaunchAttributeClusterDimension;
+  shape.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(cluster, static_cast<unsigned>(rows));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = sizeof(Shared);
+  config.stream = handle(s);
+  config.attrs = &shape;
+  config.numAttrs = 1;
+  status = cudaLaunchKernelEx(&config, select_rows, static_cast<const float*>(a.logits.data), a.logits.ld, a.positions,
+                              a.topk, a.indices.i32(), a.indices.ld);
+  PLUMB_CHECK(status == cudaSuccess, cudaGetErrorString(status));
 }
 
 }  // namespace
