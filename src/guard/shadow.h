@@ -1,7 +1,7 @@
-// Shadow: for a fraction of steps one row's ops are recorded as they run and recomputed by the reference on a thread of
-// its own, so that finite garbage is found too. Rate 1: every step and every layer, and a step waits when the
-// recomputation falls behind. Below it: two layers of a step in turn, and a step is left out while the one before is
-// still being recomputed.
+// Shadow: for a fraction of steps one row's ops are recorded as they run and recomputed by the reference, on a
+// device by its plain kernels, on a thread of its own, so that finite garbage is found too. Rate 1: every step and
+// every layer, and a step waits when the recomputation falls behind. Below it: two layers of a step in turn, and a step
+// is left out while the one before is still being recomputed.
 #pragma once
 
 #include <array>
@@ -24,14 +24,16 @@ class Shadow final : public OpObserver {
  public:
   // Called on the shadow's thread for the first op of a step that is out of bound; may take the record.
   using Found = std::function<void(uint64_t step, OpRecord& record, const Judgement& judgement)>;
-  Shadow(const Plan& plan, const Registry& registry, double rate, Found found);
+  Shadow(Executor& executor, const Registry& registry, double rate, Found found);
   ~Shadow() override;  // finishes what was recorded
 
+  Watching watching() const override { return row_ < 0 ? Watching::Nothing : Watching::Launches; }
   // Chooses the row of a step with rows 0 ... rows - 1; -1: this step is not shadowed.
   int begin_step(uint64_t step, int rows);
   void begin_pass(const Paging& rows) override {
     rows_ = rows;
     ++passes_;
+    recorder_.begin_pass(rows);
   }
   void before(const OpCall& call, Executor& executor) override;
   void after(const OpCall& call, Executor& executor) override;

@@ -86,7 +86,7 @@ void carve(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
   b.gathered = carver.f32(b.limits.logit_rows, c.hidden_size);
   b.logits = carver.f32(b.limits.logit_rows, c.vocab_size);
   if (b.limits.vocabulary_share > 0) b.logits_share = carver.f32(b.limits.logit_rows, b.limits.vocabulary_share);
-  b.finite = carver.i32(rows, 1);
+  b.report = carver.i32(rows, 2);
   if (b.limits.mtp) carve_mtp(c, b, carver);
 }
 

@@ -19,24 +19,28 @@ int padded(int count, int limit) {
 }
 
 // Rows of a step that can be recorded are padded, and its index logits are as wide as those of steps a little longer,
-// so that few recordings serve all steps.
+// so that few recordings serve all steps. The same where somebody watches: what is seen is what is recorded.
 void choose_shape(Forward& f, const StepInput& step, StepShape shape) {
   ForwardBuffers& b = f.buffers;
-  int longest = 0;
+  int longest = step.columns;
   for (int row = 0; row < step.paging.rows; ++row)
     if (step.paging.sequence[row] >= 0) longest = std::max(longest, step.paging.positions[row] + 1);
   shape.rows = step.paging.rows;
   shape.logit_rows = static_cast<int>(step.logit_rows.size());
   shape.columns = longest > f.config.index_topk ? longest : 0;
+  shape.sequences = step.paging.sequences;
+  shape.page_table_stride = step.paging.page_table_stride;
+  shape.observers = f.executor.observers(Watching::InStream);
   b.shape = shape;
-  b.recordable = false;
-  if (b.memory.record == nullptr || f.executor.watched() || shape.rows > kMostRecordedRows || shape.rows == 0) return;
+  b.padded = b.recordable = false;
+  if (b.memory.record == nullptr || f.executor.tapped() || shape.rows > kMostRecordedRows || shape.rows == 0) return;
   shape.rows = padded(shape.rows, b.limits.rows);
   if (shape.logit_rows > 0) shape.logit_rows = padded(shape.logit_rows, b.limits.logit_rows);
   if (shape.columns > 0) shape.columns = padded(shape.columns, b.limits.context);
   if (int64_t{shape.columns} * shape.rows > b.index_logits_elements) return;
   b.shape = shape;
-  b.recordable = true;
+  b.padded = true;
+  b.recordable = !f.executor.watched();
 }
 
 // On a device the step's arrays, the caller's among them, are copied in one piece; on the host they are read in place.
@@ -202,8 +206,10 @@ void run_layers(Forward& f) {
                                 .numerics = f.numerics});
   f.executor.tap(config.num_hidden_layers - 1, "output", b.residual.head(rows));
   f.executor.tap(-1, "final_norm", b.hidden.head(rows));
-  f.executor.run(f.sites.finite, rows, FiniteRowsArgs{.x = b.hidden.head(rows), .finite = b.finite.head(rows)});
+  f.executor.run(f.sites.finite, rows,
+                 FiniteRowsArgs{.x = b.hidden.head(rows), .finite = b.report.head(rows).columns(0, 1)});
   compute_logits(f, b.hidden.head(rows));
+  f.executor.end_pass();
 }
 
 }  // namespace
@@ -218,7 +224,7 @@ StepOutput forward(Forward& f, const StepInput& step) {
   const auto logits = static_cast<int64_t>(step.logit_rows.size());
   return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits),
           .hidden = b.hidden.head(rows),
-          .finite = b.finite.head(rows)};
+          .report = b.report.head(rows)};
 }
 
 }  // namespace plumb
