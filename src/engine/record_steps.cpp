@@ -64,7 +64,7 @@ class Recording {
 
 RecordedSteps record_steps(Forward& forward, const EngineOptions& options, const StepSizes& sizes) {
   ForwardBuffers& buffers = forward.buffers;
-  if (buffers.memory.record == nullptr) return {};
+  if (buffers.memory.record == nullptr || forward.executor.watched() || forward.link != nullptr) return {};
   const auto begin = std::chrono::steady_clock::now();
   const size_t before = buffers.recordings.size();
   Recording recording(forward, sizes);

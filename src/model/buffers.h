@@ -55,6 +55,9 @@ struct ForwardBuffers {
   std::map<StepShape, std::shared_ptr<void>> recordings{};  // null: seen once, not recorded yet
   std::vector<float> inv_freq{};                            // [qk_rope_head_dim / 2]
   float cos_sin_factor = 1;
+  float* angles = nullptr;  // [context and a page more, 2, qk_rope_head_dim / 2] on the host: cosines, sines, as they
+                            // are first needed
+  std::shared_ptr<std::byte> angle_storage{};
 
   Tensor residual{}, x{}, delta{}, shared{}, hidden{};  // [T, hidden_size]
   Tensor q_latent{};                                    // [T, q_lora_rank]

@@ -72,6 +72,27 @@ void bring_in(Forward& f, const StepInput& step) {
 
 }  // namespace
 
+namespace {
+
+// cos and sin of a position, half a head each, from the table. It is zeroed, and no angle has both of them zero.
+const float* angles_of(Forward& f, int32_t position) {
+  ForwardBuffers& b = f.buffers;
+  const size_t half = b.inv_freq.size();
+  PLUMB_CHECK(position >= 0 && position < b.limits.context + b.limits.page_tokens, "a position beyond the context");
+  float* entry = b.angles + static_cast<size_t>(position) * 2 * half;
+  if (entry[0] != 0 || entry[half] != 0) return entry;
+  for (size_t i = 0; i < half; ++i) {
+    const float angle = static_cast<float>(position) * b.inv_freq[i];
+    const float cos = static_cast<float>(std::cos(static_cast<double>(angle))) * b.cos_sin_factor;
+    const float sin = static_cast<float>(std::sin(static_cast<double>(angle))) * b.cos_sin_factor;
+    entry[i] = f.numerics.rope_bf16 ? round_bf16(cos) : cos;
+    entry[half + i] = f.numerics.rope_bf16 ? round_bf16(sin) : sin;
+  }
+  return entry;
+}
+
+}  // namespace
+
 // Angles are the float32 products of model.md 3.3, faithfully so: at large positions their rounding decides selections.
 // The cosine of such an angle is then taken exactly (double keeps 2^20 rad reduced to far below a float32 ulp).
 void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
@@ -89,16 +110,9 @@ void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
     const int32_t position = padding ? 0 : step.paging.positions[row];
     b.host_step.ids[row] = padding ? 0 : step.token_ids[row] - f.weights.first_token;  // outside the share: zeros
     b.host_step.topk_positions[row] = padding ? -1 : position;
-    float* cos_row = b.host_step.cos + static_cast<size_t>(row) * half;
-    float* sin_row = b.host_step.sin + static_cast<size_t>(row) * half;
-    for (size_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(position) * b.inv_freq[i];
-      cos_row[i] = static_cast<float>(std::cos(static_cast<double>(angle))) * b.cos_sin_factor;
-      sin_row[i] = static_cast<float>(std::sin(static_cast<double>(angle))) * b.cos_sin_factor;
-      if (!f.numerics.rope_bf16) continue;
-      cos_row[i] = round_bf16(cos_row[i]);
-      sin_row[i] = round_bf16(sin_row[i]);
-    }
+    const float* angles = angles_of(f, position);
+    std::copy_n(angles, half, b.host_step.cos + static_cast<size_t>(row) * half);
+    std::copy_n(angles + half, half, b.host_step.sin + static_cast<size_t>(row) * half);
   }
   bring_in(f, step);
 }

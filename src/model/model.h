@@ -139,6 +139,8 @@ struct ForwardLimits {
 };
 // Bytes make_buffers would take: part of the plan's memory.
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
+// And on the host, filled as positions are first computed: their angles.
+int64_t angle_table_bytes(const ModelConfig& config, const ForwardLimits& limits);
 Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits,
                                        const Memory& memory = host_memory());
 

@@ -256,6 +256,7 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
   plan.memory.emplace_back("activations of a step", forward_buffer_bytes(config, out.limits));
   plan.memory.emplace_back("kernel workspace", static_cast<int64_t>(plan.workspace_bytes));
   if (input.device.is_gpu()) plan.memory.emplace_back("graphs of recorded steps (not counted)", 0);
+  plan.host_memory.emplace_back("angles of positions, as they are used", angle_table_bytes(config, out.limits));
   plan.host_memory.emplace_back("checkpoint, mapped and reclaimable", input.checkpoint_bytes);
   if (input.device.is_gpu())
     plan.host_memory.emplace_back("page-locked staging of weights", Upload::kBuffers * Upload::kBuffer * options.tp);

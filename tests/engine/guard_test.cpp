@@ -96,6 +96,8 @@ TEST_P(GuardOn, NamesThePlaceThatWroteABadValueAndHarmsNobodyElse) {
     const bool integers = decl.call.op == Op::TopK || decl.call.op == Op::Sample || decl.call.op == Op::FiniteRows;
     const bool logits_only = decl.call.op == Op::GatherRows || decl.name == "lm_head";
     if (integers || decl.layer > 2) continue;
+    // A device's sentinels see the cache where it is read.
+    if (decl.call.op == Op::KvWrite && current() == "cuda") continue;
     const bool infinite = site % 2 == 0;
     const int position = logits_only ? 49 : 40 + static_cast<int>(site % 12);  // prefill and decode
     Planted planted(static_cast<SiteId>(site), position,

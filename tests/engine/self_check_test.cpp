@@ -171,7 +171,8 @@ TEST_P(SelfCheckOn, FindsFaultsThatAreThereFromTheStart) {
     const std::string report = receipt.to_error().to_string();
     EXPECT_EQ(check(receipt, fault.check).worst.site, fault.site) << report;
     EXPECT_NE(report.find(fault.site), std::string::npos) << report;
-    EXPECT_FALSE(check(receipt, fault.check).worst.passing.empty()) << report;
+    // A device's deterministic plan may accept its plain kernel alone.
+    EXPECT_TRUE(options.deterministic || !check(receipt, fault.check).worst.passing.empty()) << report;
     EXPECT_EQ(receipt.to_error().code, Code::Verification);
   }
 }

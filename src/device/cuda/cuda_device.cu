@@ -200,7 +200,7 @@ Result<CudaInfo> find_cuda(int ordinal) {
   info.device.memory_bound = "the card";
   info.device.shared_bytes = info.shared_per_block;
   for (const Compiled& c : kCompiled)
-    if (c.major == properties.major && c.minor == properties.minor) info.device.isas = {Isa::CudaPortable, c.isa};
+    if (c.major == properties.major && c.minor == properties.minor) info.device.isas = {c.isa, Isa::CudaPortable};
   if (info.device.isas.empty())
     return Error{Code::Unsupported,
                  info.device.name + " has compute capability " + std::to_string(properties.major) + "." +
