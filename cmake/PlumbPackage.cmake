@@ -2,7 +2,6 @@
 # own user, the documents and the dashboard. Included last, after every target.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # packing needs the program, not the tests
 
-install(TARGETS plumb RUNTIME DESTINATION bin)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/plumb.service DESTINATION lib/systemd/system)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/plumb.conf DESTINATION /etc/plumb)
 install(FILES ${CMAKE_SOURCE_DIR}/README.md DESTINATION share/doc/plumb)

@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "checkpoint/model_source.h"
+#include "device/compute_device.h"
 #include "device/host_memory.h"
 #include "kernels/cpu/probe.h"
 #include "model/loaded_model.h"
@@ -52,7 +53,10 @@ Status bench_load(BenchLoadOptions& options, const CliContext& context) {
   for (int i = 0; i < options.repeats; ++i) {
     PLUMB_TRY(const OpenedModel fresh, open_model(source.folder));
     PLUMB_TRY(const double copy, copy_seconds(fresh, pool));
-    LoadModelOptions load{.device = detect_cpu(), .plan = options.model.plan};
+    PLUMB_TRY(ComputeDevice device, open_device(options.model.plan.backend, 0, pool));
+    LoadModelOptions load{.device = device.info, .plan = options.model.plan};
+    load.load.memory = device.memory;
+    load.load.stream = &device.stream;
     load.load.check_values = false;
     const auto begin = std::chrono::steady_clock::now();
     PLUMB_TRY(const std::unique_ptr<LoadedModel> model, load_model(source.folder, registry, pool, load));

@@ -137,7 +137,9 @@ Status run(CheckCommand& command, const CliContext& context) {
     const LoadedModel& model = runner->model();
     PLUMB_TRY(const Capture capture,
               read_capture(command.capture, model.planned.plan, registry, model.planned.sites, model.weights));
-    report = with_capture(check_record(model.planned.plan, registry, &pool, capture.record), std::move(report));
+    report = with_capture(
+        check_record(model.planned.plan, registry, &pool, capture.record, witness_device(runner->executor())),
+        std::move(report));
   }
   if (small && !command.no_caches) {
     PLUMB_TRY(report.caches, try_caches(command, source, registry, pool, *runner, ids));

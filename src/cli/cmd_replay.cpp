@@ -9,6 +9,7 @@
 #include "cli/build_info.h"
 #include "cli/cli.h"
 #include "cli/model_options.h"
+#include "device/compute_device.h"
 #include "guard/capture.h"
 #include "guard/check_report.h"
 
@@ -26,14 +27,19 @@ Status run(ReplayCommand& command, const CliContext& context) {
   const Registry registry = make_registry();
   ThreadPool pool(command.model.threads);
   LoadBar bar;
-  LoadModelOptions load{.device = detect_cpu(), .plan = command.model.plan, .load = {}};
+  PLUMB_TRY(ComputeDevice device, open_device(command.model.plan.backend, 0, pool));
+  LoadModelOptions load{.device = device.info, .plan = command.model.plan, .load = {}};
+  load.load.memory = device.memory;
+  load.load.stream = &device.stream;
   load.load.progress = [&bar](const LoadProgress& progress) { bar.update(progress); };
   PLUMB_TRY(const auto model, load_model(source.folder, registry, pool, load));
   bar.finish();
   const Plan& plan = model->planned.plan;
   PLUMB_TRY(Capture capture, read_capture(command.capture, plan, registry, model->planned.sites, model->weights));
   std::printf("%s\n", capture.facts().dump(1).c_str());
-  const CheckReport report = check_record(plan, registry, &pool, capture.record);
+  std::optional<WitnessDevice> there;
+  if (device.info.is_gpu()) there = WitnessDevice{.memory = device.memory, .stream = device.stream};
+  const CheckReport report = check_record(plan, registry, &pool, capture.record, there);
   const std::optional<LayerDrift> none;
   const CheckPage page{.model = source.name, .build = build_id(), .plan = plan, .report = report, .drift = none};
   std::fputs(check_text(page).c_str(), stdout);

@@ -1,11 +1,15 @@
 #include "engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/invariants.h"
+#include "engine/record_steps.h"
+#include "model/buffers.h"
 #include "model/rank_link.h"
 
 namespace plumb {
@@ -20,11 +24,14 @@ int64_t now_us() {
 constexpr int kLikelyAnswerTokens = 1024;      // of a request's cost for its client, when it allows for more
 constexpr int64_t kFirstStepUs = 120'000'000;  // for a step before any has been timed
 
-StepSizes step_sizes(const EngineOptions& options, int context, int page_tokens) {
+// The page table is as wide as the plan's context, whatever the engine's: engines over the same buffers share
+// recordings.
+StepSizes step_sizes(const EngineOptions& options, const Forward& forward) {
+  const int page_tokens = forward.cache.geometry().page_tokens;
   return {.rows = options.max_batch_tokens,
           .logit_rows = logit_rows(options),
           .sequences = options.max_running,
-          .pages_per_sequence = static_cast<int>(pages_for(context, page_tokens)),
+          .pages_per_sequence = static_cast<int>(pages_for(forward.buffers.limits.context, page_tokens)),
           .page_tokens = page_tokens};
 }
 
@@ -44,6 +51,9 @@ Result<std::unique_ptr<Engine>> Engine::start(const Forward& forward, EngineOpti
   PLUMB_TRY_STATUS(check_options(options, forward));
   if (options.vocab_size <= 0) options.vocab_size = forward.config.vocab_size;
   std::unique_ptr<Engine> engine(new Engine(forward, std::move(options)));
+  const RecordedSteps recorded = record_steps(engine->forward_, engine->options_, engine->builder_.sizes());
+  if (recorded.shapes > 0)
+    log_info(fmt::format("recorded decode steps of {} shapes in {:.2f} s", recorded.shapes, recorded.seconds));
   engine->thread_ = std::thread([raw = engine.get()] { raw->loop(); });
   return engine;
 }
@@ -56,9 +66,9 @@ Engine::Engine(const Forward& forward, EngineOptions options)
       clock_(options_.stuck_step_ms * 1000, kFirstStepUs),
       pool_(usable_pages(options_, forward)),
       cache_(pool_, forward.cache.geometry().page_tokens, options_.draft_tokens > 0),
-      builder_(step_sizes(options_, max_context_, forward.cache.geometry().page_tokens)),
+      builder_(step_sizes(options_, forward)),
       sampler_(forward_.executor, forward_.sites.sample, options_.vocab_size, builder_.sizes().logit_rows),
-      guard_(forward_.executor, options_.guard, builder_.sizes().rows) {
+      guard_(forward_.executor, options_.guard, builder_.sizes().rows, forward_.buffers.report) {
   limits_ = {.max_running = options_.max_running,
              .max_batch_tokens = options_.max_batch_tokens,
              .chunk_tokens = options_.chunk_tokens,
@@ -146,6 +156,7 @@ void Engine::drain(int64_t timeout_ms) {
 }
 
 void Engine::loop() {
+  if (const auto enter = forward_.executor.memory().enter; enter != nullptr) enter(forward_.executor.stream());
   watch_ranks(true);
   while (true) {
     if (sequences_.empty()) {
@@ -227,11 +238,15 @@ void Engine::step() {
     options_.observer({.number = counts_.steps, .items = batch_.items, .input = input, .output = output});
   }
   sample(output);
-  const Tensor finite = forward_.executor.to_host(output.finite, finite_rows_);
+  const Tensor report = forward_.executor.to_host(output.report, report_rows_);
+  if (guard_.note(report) || (guard_.watches_stream() && sampler_.any_poisoned()))
+    guard_.watch_again([&] { forward(forward_, input); });
   results_.clear();
-  for (const BatchItem& item : batch_.items) results_.push_back(settle(item, finite));
+  for (const BatchItem& item : batch_.items) results_.push_back(settle(item, report));
   if (drafter_) {
-    drafter_->run(builder_, batch_.items, results_, output, sampler_);
+    drafter_->run(builder_, batch_.items, results_, output, sampler_, [this](const StepOutput& pass) {
+      if (guard_.watches_stream()) guard_.note(forward_.executor.to_host(pass.report, draft_rows_));
+    });
     record_draft_faults();
   }
   for (const BatchItem& item : batch_.items) end_settled(item);
@@ -276,7 +291,7 @@ void Engine::sample(const StepOutput& output) {
   sampler_.run(output.logits);
 }
 
-ItemResult Engine::settle(const BatchItem& item, const Tensor& finite) {
+ItemResult Engine::settle(const BatchItem& item, const Tensor& report) {
   Sequence& s = *item.sequence;
   const int known = s.known();
   ItemResult result{};
@@ -286,7 +301,7 @@ ItemResult Engine::settle(const BatchItem& item, const Tensor& finite) {
         s.tokens[static_cast<size_t>(item.begin) + static_cast<size_t>(row)] != s.drafts[static_cast<size_t>(ahead)])
       break;
     if (ahead >= 0) ++s.usage.accepted_draft_tokens;
-    if (!settle_row(item, row, *finite.row_i32(item.first_row + row) != 0)) break;
+    if (!settle_row(item, row, *report.row_i32(item.first_row + row) != 0)) break;
     result.valid_rows = row + 1;
   }
   const int accepted = std::max(0, item.begin + result.valid_rows - known);

@@ -63,7 +63,7 @@ class Engine final : public EngineApi {
   void step();
   void account_schedule();
   void sample(const StepOutput& output);
-  ItemResult settle(const BatchItem& item, const Tensor& finite);
+  ItemResult settle(const BatchItem& item, const Tensor& report);
   bool settle_row(const BatchItem& item, int row, bool finite);
   void accept_token(Sequence& sequence, const SampleOut& drawn);
   bool follow_grammar(Sequence& sequence, int32_t id, TokenEvent& event);
@@ -113,7 +113,7 @@ class Engine final : public EngineApi {
   std::vector<std::shared_ptr<TokenStream>> to_wake_{};
   Batch batch_{};
   std::vector<ItemResult> results_{};
-  std::vector<std::byte> finite_rows_{};  // StepOutput::finite, where it had to be copied
+  std::vector<std::byte> report_rows_{}, draft_rows_{};  // StepOutput::report, where it had to be copied
   EngineStats counts_{};
   FairShare turns_{};
   uint64_t next_arrival_ = 0;

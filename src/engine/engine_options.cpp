@@ -26,9 +26,6 @@ void ask_plan_for(const EngineOptions& options, ModelPlanOptions& plan) {
 }
 
 Status check_options(const EngineOptions& options, const Forward& forward) {
-  if (options.guard.shadow_rate > 0 && forward.executor.memory().where != Where::Host)
-    return Error{
-        Code::Unsupported, "--shadow-rate on a GPU", "ops are recorded on CPUs only so far", {"--shadow-rate 0"}};
   if (options.max_running < 1 || options.chunk_tokens < 1 || options.queue_limit < 0) {
     return refuse("engine: max_running " + number(options.max_running) + ", chunk_tokens " +
                       number(options.chunk_tokens) + ", queue_limit " + number(options.queue_limit),

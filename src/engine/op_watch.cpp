@@ -11,7 +11,9 @@ namespace {
 class OpWatch {
  public:
   OpWatch(const SelfCheckInput& input, Check& check)
-      : plan_(input.forward.executor.plan()), check_(check), witness_(plan_, input.registry, input.pool) {}
+      : plan_(input.forward.executor.plan()),
+        check_(check),
+        witness_(plan_, input.registry, input.pool, witness_device(input.forward.executor)) {}
 
   bool failed() const { return failed_; }
   void launching(const OpCall& call) { rows_ = call.rows; }

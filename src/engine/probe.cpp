@@ -41,7 +41,7 @@ int64_t check_pages(const SelfCheckInput& input) {
 
 std::unique_ptr<Probe> Probe::start(const SelfCheckInput& input, const std::function<void(EngineOptions&)>& change,
                                     std::string& problem) {
-  auto probe = std::unique_ptr<Probe>(new Probe);
+  auto probe = std::unique_ptr<Probe>(new Probe(input.forward.executor));
   EngineOptions options = input.options;
   options.prefix_cache = false;
   options.draft_tokens = 0;
@@ -71,7 +71,8 @@ ProbeLogits Probe::logits_of(const std::string& request_id) {
 
 void Probe::see(const StepView& step) {
   const std::lock_guard lock(mutex_);
-  Tensor rows = step.output.logits;
+  std::vector<std::byte> storage;
+  const Tensor rows = executor_->to_host(step.output.logits, storage);
   for (const BatchItem& item : step.items)
     for (int row = item.first_logit; row < item.count; ++row) {
       const float* logits = rows.row_f32(item.output_row + row - item.first_logit);

@@ -28,9 +28,10 @@ class Probe {
   ProbeLogits logits_of(const std::string& request_id);
 
  private:
-  Probe() = default;
+  explicit Probe(Executor& executor) : executor_(&executor) {}
   void see(const StepView& step);
 
+  Executor* executor_;
   std::mutex mutex_{};
   std::map<std::string, ProbeLogits> logits_{};
   std::unique_ptr<Engine> engine_{};  // last: ends first

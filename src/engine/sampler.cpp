@@ -1,5 +1,7 @@
 #include "engine/sampler.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace plumb {
@@ -61,6 +63,11 @@ void Sampler::add_score(const Sequence& sequence, int position) {
 }
 
 void Sampler::add_greedy() { rows_.push_back({.temperature = 0}); }
+
+bool Sampler::any_poisoned() const {
+  return std::any_of(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(rows_.size()),
+                     [](const SampleOut& out) { return out.poisoned; });
+}
 
 void Sampler::run(const Tensor& logits) {
   if (rows_.empty()) return;

@@ -24,6 +24,8 @@ class Sampler {
   void run(const Tensor& logits);
   // Words of a mask for whoever needs one in passing.
   std::span<uint32_t> grammar_scratch() { return std::span(masks_).first(words_); }
+  // A row of the last run had a logit that no draw can be made from.
+  bool any_poisoned() const;
   const SampleOut& out(int row) const { return out_[static_cast<size_t>(row)]; }
 
  private:

@@ -67,9 +67,6 @@ class SelfChecks {
   bool sampled(SiteId site) const { return in_.full || quick_[static_cast<size_t>(site)]; }
   bool many_rows() const { return in_.full || small_; }
   const RankLink* link() const { return in_.forward.link; }
-  bool ops_can_be_seen() const { return in_.forward.executor.memory().where == Where::Host; }
-  // Why the check can't be run on this device, if so.
-  bool left_out(Check& check, bool looks_at_ops);
   // Runs a failed check of whole paths once more, watching every op, to name the first that is wrong.
   void name_op(Check& check, Body body);
 
@@ -124,16 +121,6 @@ void SelfChecks::compare(Check& check, const Logits& have, const Logits& want, c
   if (compared == 0) fail(check, what + ": no position to compare");
 }
 
-// Records of ops, and the bound of paths that add in several orders, have been tried on CPUs only.
-bool SelfChecks::left_out(Check& check, bool looks_at_ops) {
-  if (ops_can_be_seen()) return false;
-  if (!looks_at_ops && one_order_everywhere(plan_)) return false;
-  skip(check, looks_at_ops ? "ops are looked at on CPUs only so far"
-                           : "the plan adds in several orders, and their bound is not calibrated on this device "
-                             "(--deterministic makes this check exact)");
-  return true;
-}
-
 // ---- the checks ----
 
 void SelfChecks::weights(Check& check) {
@@ -145,7 +132,6 @@ void SelfChecks::weights(Check& check) {
 }
 
 void SelfChecks::layer_replay(Check& check) {
-  if (left_out(check, /*looks_at_ops=*/true)) return;
   const int tokens = many_rows() ? kReplayedAnswer : kAnswer;
   const int prompt = std::min(many_rows() ? 96 : 24, context_ - tokens);
   AngleWatch angles(plan_, in_.forward.config);
@@ -198,14 +184,12 @@ void SelfChecks::decode_against_prefill(Check& check, int prompt_tokens) {
 }
 
 void SelfChecks::decode_vs_prefill(Check& check) {
-  if (left_out(check, /*looks_at_ops=*/false)) return;
   const int prompt = std::min(in_.full ? 80 : 24, context_ - kAnswer);
   check.sample = std::to_string(prompt) + " prompt tokens, " + std::to_string(kAnswer) + " generated";
   decode_against_prefill(check, prompt);
 }
 
 void SelfChecks::long_context(Check& check) {
-  if (left_out(check, /*looks_at_ops=*/true)) return;
   const int topk = in_.forward.config.index_topk;
   const int prompt = topk + (in_.full ? 96 : 24);
   if (prompt + kAnswer > context_)
@@ -243,7 +227,6 @@ void SelfChecks::long_context(Check& check) {
 }
 
 void SelfChecks::batch_buckets(Check& check) {
-  if (left_out(check, /*looks_at_ops=*/false)) return;
   check.unit = "max |logit difference|";
   std::set<int> sizes;
   for (const Choice& choice : plan_.sites.front().choices)
@@ -271,7 +254,6 @@ void SelfChecks::batch_buckets(Check& check) {
 }
 
 void SelfChecks::cache_paths(Check& check) {
-  if (left_out(check, /*looks_at_ops=*/false)) return;
   check.unit = "max |logit difference|";
   const int page = in_.forward.cache.geometry().page_tokens;
   const int prompt = 3 * page - 6;  // a fourth page before the answer ends
@@ -315,7 +297,6 @@ void SelfChecks::cache_paths(Check& check) {
 
 void SelfChecks::speculation(Check& check) {
   if (in_.options.draft_tokens == 0) return skip(check, "speculation is off");
-  if (left_out(check, /*looks_at_ops=*/false)) return;
   check.unit = "tokens that differ";
   const int answer_tokens = in_.full ? 64 : 24;
   const int prompt = 16;
@@ -377,7 +358,6 @@ void SelfChecks::sampling(Check& check) {
 // The link compares what ops that every rank computes alike have left, here in each step of a prompt and its answer.
 void SelfChecks::ranks(Check& check) {
   if (link() == nullptr) return skip(check, "one rank: nothing is replicated");
-  if (left_out(check, /*looks_at_ops=*/true)) return;
   check.unit = "ops with other bits than rank 0's";
   const uint64_t before = link()->watched_steps();
   const auto engine = probe(check, [this](EngineOptions& o) { o.draft_tokens = in_.options.draft_tokens; });
@@ -479,8 +459,7 @@ std::vector<Check> SelfChecks::run() {
     (this->*body)(check);
     const bool paths = body != &SelfChecks::weights && body != &SelfChecks::ranks && body != &SelfChecks::golden &&
                        body != &SelfChecks::text;
-    if (paths && !in_.first_only && check.verdict == Check::Verdict::Failed && check.worst.site.empty() &&
-        ops_can_be_seen())
+    if (paths && !in_.first_only && check.verdict == Check::Verdict::Failed && check.worst.site.empty())
       name_op(check, body);
     check.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     checks.push_back(std::move(check));

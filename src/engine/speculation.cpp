@@ -13,14 +13,17 @@ Drafter::Drafter(Forward& forward, int draft_tokens, const StepSizes& sizes)
 }
 
 void Drafter::run(StepBuilder& step, std::span<const BatchItem> items, std::span<const ItemResult> results,
-                  const StepOutput& output, Sampler& sampler) {
+                  const StepOutput& output, Sampler& sampler,
+                  const std::function<void(const StepOutput&)>& after_pass) {
   StepOutput pass = first_pass(step, items, results, output);
   take_drafts(pass, sampler);
+  after_pass(pass);
   for (int drafted = 1; drafted < draft_tokens_; ++drafted) {
     std::erase_if(rounds_, [&](const Round& round) { return !wants_another(*round.sequence, drafted); });
     if (rounds_.empty()) break;
     pass = later_pass(step.input(), pass, drafted);
     take_drafts(pass, sampler);
+    after_pass(pass);
   }
 }
 

@@ -3,6 +3,7 @@
 // it equals what was drawn. So the output, greedy or not, is that of a run without speculation, token for token.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,9 @@ class Drafter {
 
   // Runs the MTP layer over the valid rows of the step, which fills its cache for them, then drafts for the sequences
   // that want it. Rows of rejected drafts are padding; their slots are written again before they are read.
+  // after_pass(output): of each pass, before the next.
   void run(StepBuilder& step, std::span<const BatchItem> items, std::span<const ItemResult> results,
-           const StepOutput& output, Sampler& sampler);
+           const StepOutput& output, Sampler& sampler, const std::function<void(const StepOutput&)>& after_pass);
 
  private:
   struct Round {

@@ -52,6 +52,7 @@ void probe(const OpCall& call, Executor& executor, int64_t& next) {
 
 void WeightProbe::after(const OpCall& call, Executor& executor) {
   const Op op = call.kernel.contract.op;
+  if (executor.memory().where != Where::Host) return;  // what a probe reads and leaves is the host's
   if (running_ || (op != Op::Linear && op != Op::Router && op != Op::Moe) || !wanted_(call.site)) return;
   Turn& turn = turns_[call.site];
   if (turn.launches++ >= launches_) return;

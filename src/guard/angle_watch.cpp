@@ -12,15 +12,23 @@ AngleWatch::AngleWatch(const Plan& plan, const ModelConfig& config)
         static_cast<float>(std::pow(config.rope.theta, -2.0 * static_cast<double>(i) / config.qk_rope_head_dim));
 }
 
-void AngleWatch::before(const OpCall& call, Executor&) {
+void AngleWatch::before(const OpCall& call, Executor& executor) {
   if (call.kernel.contract.op != Op::Rope || !problem_.empty()) return;
-  const auto& args = *static_cast<const RopeArgs*>(call.args);
+  RopeArgs args = *static_cast<const RopeArgs*>(call.args);
+  const auto half = static_cast<int64_t>(inv_freq_.size());
+  std::vector<std::byte> cos, sin;
+  const auto home = [&](const float*& angles, std::vector<std::byte>& storage) {
+    const Tensor rows(const_cast<float*>(angles), DType::F32, {call.rows, half}, executor.memory().where);
+    angles = executor.to_host(rows, storage).f32();
+  };
+  home(args.cos, cos);
+  home(args.sin, sin);
   for (int64_t r = 0; r < call.rows && problem_.empty(); ++r) look(call, args, r);
 }
 
 void AngleWatch::look(const OpCall& call, const RopeArgs& args, int64_t r) {
   const int32_t row = call.origin.row(r);
-  if (rows_.sequence[row] < 0) return;
+  if (row >= rows_.rows || rows_.sequence[row] < 0) return;
   const double factor = rope_cos_sin_factor(config_.rope);
   for (size_t i = 0; i < inv_freq_.size(); ++i, ++angles_) {
     const double angle = static_cast<double>(rows_.positions[row]) * static_cast<double>(inv_freq_[i]);

@@ -132,7 +132,7 @@ class Walk {
  private:
   // One pass; logits of the rows that want them.
   Result<Logits> pass(std::string phase, const std::vector<RunnerRow>& rows);
-  Status sample(const StepOutput& out, const std::vector<RunnerRow>& rows);
+  Status sample(const StepOutput& out, const Logits& logits, const std::vector<RunnerRow>& rows);
   Result<Logits> prompt(int sequence, size_t length, size_t chunk);
   Status decode(Logits& from_steps, Logits& from_prefill);
   Status batches(CheckReport& report);
@@ -157,16 +157,15 @@ Result<Logits> Walk::pass(std::string phase, const std::vector<RunnerRow>& rows)
   std::vector<std::byte> storage;
   const Tensor host = runner_.executor().to_host(out.logits, storage);
   Logits logits(host.f32(), host.f32() + host.elements());
-  PLUMB_TRY_STATUS(sample(out, rows));
+  PLUMB_TRY_STATUS(sample(out, logits, rows));
   return logits;
 }
 
 // Greedy and random draws in turn, from logits that are finite: a sampler that then sees others is at fault itself.
-Status Walk::sample(const StepOutput& out, const std::vector<RunnerRow>& rows) {
-  if (out.logits.where != Where::Host) return Ok{};
+Status Walk::sample(const StepOutput& out, const Logits& logits, const std::vector<RunnerRow>& rows) {
   const int64_t count = out.logits.dim(0);
   for (int64_t r = 0; r < count; ++r)
-    if (argmax({out.logits.row_f32(r), vocab_}) < 0) return Ok{};  // an op before it is
+    if (argmax({logits.data() + static_cast<size_t>(r) * vocab_, vocab_}) < 0) return Ok{};  // an op before it is
   std::vector<SampleRow> asked(static_cast<size_t>(count));
   std::vector<SampleOut> drawn(static_cast<size_t>(count));
   for (size_t r = 0; r < asked.size(); ++r)
@@ -347,7 +346,7 @@ std::vector<int32_t> check_prompt(const ModelConfig& config, int64_t longest) {
 Result<CheckReport> check_ops(ModelRunner& runner, const Registry& registry, ThreadPool* pool,
                               const CheckOptions& options) {
   CheckReport report{.plan = runner.planned().plan.fingerprint()};
-  const Witness witness(runner.planned().plan, registry, pool);
+  const Witness witness(runner.planned().plan, registry, pool, witness_device(runner.executor()));
   Judge judge(runner, witness, options);
   PLUMB_TRY_STATUS(Walk(runner, judge, options).all(report));
   judge.finish(report);
@@ -356,8 +355,9 @@ Result<CheckReport> check_ops(ModelRunner& runner, const Registry& registry, Thr
   return report;
 }
 
-CheckReport check_record(const Plan& plan, const Registry& registry, ThreadPool* pool, const OpRecord& record) {
-  const Witness witness(plan, registry, pool);
+CheckReport check_record(const Plan& plan, const Registry& registry, ThreadPool* pool, const OpRecord& record,
+                         const std::optional<WitnessDevice>& device) {
+  const Witness witness(plan, registry, pool, device);
   const SiteDecl& decl = plan.sites[static_cast<size_t>(record.site())].decl;
   OpFinding finding{.site = record.site(),
                     .place = decl.name,

@@ -94,7 +94,8 @@ Result<CheckReport> check_ops(ModelRunner& runner, const Registry& registry, Thr
                               const CheckOptions& options);
 
 // The same for one launch that was recorded elsewhere: its outputs, and every kernel its place accepts.
-CheckReport check_record(const Plan& plan, const Registry& registry, ThreadPool* pool, const OpRecord& record);
+CheckReport check_record(const Plan& plan, const Registry& registry, ThreadPool* pool, const OpRecord& record,
+                         const std::optional<WitnessDevice>& device = {});
 
 // A captured launch in front of a check of the whole model: what is wrong there is the verdict.
 CheckReport with_capture(CheckReport capture, CheckReport model);

@@ -23,23 +23,25 @@ std::string incident_id(uint64_t step, int row) {
 
 }  // namespace
 
-Guard::Guard(Executor& executor, const GuardOptions& options, int max_rows)
+Guard::Guard(Executor& executor, const GuardOptions& options, int max_rows, const Tensor& report)
     : executor_(executor),
       options_(options),
       sentinels_(max_rows, /*keep_inputs=*/!options.captures.folder.empty()),
       captures_(options.captures, options.origin) {
-  // A device's steps are replayed, not launched: there the finite_rows op stands in.
-  if (options.sentinels && executor.memory().where == Where::Host) executor.add_observer(sentinels_);
+  if (options.sentinels && executor.memory().scan != nullptr) in_stream_.emplace(sentinels_, report);
+  if (options.sentinels)
+    executor.add_observer(in_stream_ ? static_cast<OpObserver&>(*in_stream_) : static_cast<OpObserver&>(sentinels_));
   if (options.shadow_rate <= 0) return;
   PLUMB_CHECK(options.registry != nullptr, "the shadow needs the kernels");
   shadow_ =
-      std::make_unique<Shadow>(executor.plan(), *options.registry, options.shadow_rate,
+      std::make_unique<Shadow>(executor, *options.registry, options.shadow_rate,
                                [this](uint64_t step, OpRecord& r, const Judgement& j) { found_late(step, r, j); });
   executor.add_observer(*shadow_);
 }
 
 Guard::~Guard() {
   executor_.remove_observer(sentinels_);
+  if (in_stream_) executor_.remove_observer(*in_stream_);
   if (shadow_) executor_.remove_observer(*shadow_);
 }
 
@@ -59,6 +61,16 @@ void Guard::begin_step(uint64_t step, int rows, const std::function<RowOwner(int
   const std::lock_guard lock(mutex_);
   while (!shadowed_.empty() && shadowed_.front().step < shadow_->judging()) shadowed_.pop_front();
   shadowed_.push_back(std::move(owned));
+}
+
+bool Guard::note(const Tensor& report) {
+  return in_stream_ && in_stream_->note(executor_.plan(), report) && sentinels_.pass() == 0;
+}
+
+void Guard::watch_again(const std::function<void()>& pass) {
+  executor_.remove_observer(*in_stream_);
+  sentinels_.watch_again(executor_, pass);
+  executor_.add_observer_first(*in_stream_);
 }
 
 const RowFault* Guard::fault(int row) const {
@@ -83,6 +95,7 @@ Incident Guard::report(const RowFault& fault, const RowOwner& owner) {
   Incident incident = name(step_, fault.row, fault.site, *fault.kernel);
   incident.kind = fault.kind;
   incident.pass = fault.pass;
+  incident.repeated = fault.repeated;
   incident.tensor = fault.tensor;
   incident.column = fault.column;
   incident.position = owner.position;

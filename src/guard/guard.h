@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 #include "guard/incident.h"
 #include "guard/sentinels.h"
 #include "guard/shadow.h"
+#include "guard/stream_sentinels.h"
 
 namespace plumb {
 
@@ -41,14 +43,20 @@ struct RowOwner {
 
 class Guard {
  public:
-  // Watches `executor` as long as it lives. Passes have at most `max_rows` rows.
-  Guard(Executor& executor, const GuardOptions& options, int max_rows);
+  // Watches `executor` as long as it lives. Passes have at most `max_rows` rows; `report`: the whole of what
+  // StepOutput::report is a part of.
+  Guard(Executor& executor, const GuardOptions& options, int max_rows, const Tensor& report);
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
   // owner(row): asked now, for the rows that are shadowed.
   void begin_step(uint64_t step, int rows, const std::function<RowOwner(int row)>& owner);
+  // The report of a pass, in host memory: what a device's sentinels have marked. True: rows of the step's main pass are
+  // bad; it is to be run again under the eyes of watch_again, which finds out what exactly was written where.
+  bool note(const Tensor& report);
+  bool watches_stream() const { return in_stream_.has_value(); }
+  void watch_again(const std::function<void()>& pass);
   // First fault of a row of the step's main pass; nullptr: clean.
   const RowFault* fault(int row) const;
   // All of the step so far, those of draft passes included.
@@ -73,6 +81,7 @@ class Guard {
   Executor& executor_;
   const GuardOptions options_;
   Sentinels sentinels_;
+  std::optional<StreamSentinels> in_stream_{};  // on a device
   uint64_t step_ = 0;
   CaptureStore captures_;
   std::atomic<uint64_t> nan_rows_{0}, inf_rows_{0}, drift_rows_{0};

@@ -25,6 +25,7 @@ struct Incident {
   double have = 0, want = 0, bound = 0;  // drift only
   std::string request_id{};
   bool captured = false;
+  bool repeated = true;  // false: on a device, and gone when the step was run again
 
   // "layers.2.self_attn.attend (mla_attend, KERNEL) wrote NaN to out[17], step 12, row 3, position 70"
   std::string to_string() const;

@@ -2,15 +2,37 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
+
+#include "base/check.h"
 
 namespace plumb {
 
 std::byte* Storage::take(size_t bytes) {
   bytes = std::max<size_t>(bytes, 1);
+  if (memory_ != nullptr) return take_staging(bytes);
   blocks_.emplace_back(static_cast<std::byte*>(::operator new(bytes, kAlign)));
   bytes_ += bytes;
   return static_cast<std::byte*>(std::memset(blocks_.back().get(), 0, bytes));
+}
+
+std::byte* Storage::take_staging(size_t bytes) {
+  constexpr size_t kBlock = size_t{4} << 20;  // locking pages takes long
+  constexpr size_t kApart = 256;
+  bytes = (bytes + kApart - 1) / kApart * kApart;
+  if (left_ < bytes) {
+    left_ = std::max(bytes, kBlock);
+    Result<std::shared_ptr<std::byte>> block = memory_->allocate_staging(left_, "an op that is run again");
+    PLUMB_CHECK(static_cast<bool>(block), block.error().to_string());
+    next_ = block->get();
+    staging_.push_back(*std::move(block));
+  }
+  std::byte* const at = next_;
+  next_ += bytes;
+  left_ -= bytes;
+  bytes_ += bytes;
+  return static_cast<std::byte*>(std::memset(at, 0, bytes));
 }
 
 Tensor Storage::like(const Tensor& tensor) {
@@ -28,8 +50,9 @@ class Fetch {
  public:
   Fetch(Executor& executor, Storage& storage) : executor_(executor), storage_(storage) {}
 
+  bool on_host() const { return executor_.memory().where == Where::Host; }
   void bytes(void* to, const void* from, int64_t count) {
-    if (executor_.memory().where == Where::Host)
+    if (on_host())
       std::memcpy(to, from, static_cast<size_t>(count));
     else
       executor_.memory().download(to, from, static_cast<size_t>(count), executor_.stream());
@@ -42,14 +65,28 @@ class Fetch {
     return to;
   }
   void rows(const Tensor& to, const Tensor& from) {
+    if (from.contiguous()) return bytes(to.data, from.data, to.bytes());
     const int64_t row_bytes = to.dim(0) > 0 ? to.bytes() / to.dim(0) : 0;
     for (int64_t r = 0; r < to.dim(0); ++r)
       bytes(static_cast<std::byte*>(to.data) + r * row_bytes,
             static_cast<const std::byte*>(from.data) + r * from.ld * bits(from.dtype) / 8, row_bytes);
   }
+  // Of the model, where its kernels read them: on the host they can be referred to.
+  void vector(const float*& values, int64_t count) {
+    if (!on_host()) values = array(values, count);
+  }
+  // The block of cache that begins there, on the host.
+  const std::byte* block(const std::byte* begin, int64_t size) {
+    if (on_host()) return begin;
+    const auto [found, is_new] = blocks_.try_emplace(begin, nullptr);
+    if (is_new) {
+      found->second = own_.take(static_cast<size_t>(size));
+      bytes(found->second, begin, size);
+    }
+    return found->second;
+  }
   Storage& storage() { return storage_; }
 
-  // Bytes [0, page_bytes) of the page of one token.
   const int32_t* table(const Paging& paging) {
     return array(paging.page_table, int64_t{paging.sequences} * paging.page_table_stride);
   }
@@ -57,7 +94,15 @@ class Fetch {
  private:
   Executor& executor_;
   Storage& storage_;
+  std::map<const std::byte*, std::byte*> blocks_{};
+  Storage own_{};
 };
+
+// A row of the latent cache; the page table and all it names may lie on a device, the table is on the host.
+const std::byte* fetched_row(const KvView& kv, const Paging& paging, int32_t sequence, int32_t position, Fetch& fetch) {
+  const std::byte* page = kv.latent + paging.page(sequence, position) * kv.geometry.latent_page_bytes();
+  return fetch.block(page, kv.geometry.latent_page_bytes()) + (latent_row(kv, paging, sequence, position) - page);
+}
 
 // A page table of `pages` pages in order for each of `sequences`.
 void number_pages(Paging& paging, int sequences, int pages, Storage& storage) {
@@ -107,16 +152,24 @@ void fetch_angles(Args& a, int64_t count, int rope_dim, Fetch& fetch) {
 template <class Args>
 void fetch_rest(Args&, int64_t, Fetch&) {}
 void fetch_rest(EmbedArgs& a, int64_t count, Fetch& fetch) { a.ids = fetch.array(a.ids, count); }
-void fetch_rest(RouterArgs& a, int64_t count, Fetch& fetch) { a.sequence = fetch.array(a.sequence, count); }
+void fetch_rest(RmsNormArgs& a, int64_t, Fetch& fetch) { fetch.vector(a.weight, a.x.dim(1)); }
+void fetch_rest(AddRmsNormArgs& a, int64_t, Fetch& fetch) { fetch.vector(a.weight, a.y.dim(1)); }
+void fetch_rest(RouterArgs& a, int64_t count, Fetch& fetch) {
+  a.sequence = fetch.array(a.sequence, count);
+  fetch.vector(a.bias, a.logits.dim(1));
+}
 void fetch_rest(TopKArgs& a, int64_t count, Fetch& fetch) { a.positions = fetch.array(a.positions, count); }
 void fetch_rest(RopeArgs& a, int64_t count, Fetch& fetch) { fetch_angles(a, count, a.rope_dim, fetch); }
 void fetch_rest(IndexQueryArgs& a, int64_t count, Fetch& fetch) { fetch_angles(a, count, a.rope_dim, fetch); }
 void fetch_rest(KvWriteArgs& a, int64_t count, Fetch& fetch) {
+  fetch.vector(a.weight, a.kv.geometry.kv_lora_rank);
   fetch_angles(a, count, a.kv.geometry.rope_dim, fetch);
   a.kv.index_keys = nullptr;
   own_written_pages(a.paging, a.kv, count, fetch);
 }
 void fetch_rest(IndexKeyWriteArgs& a, int64_t count, Fetch& fetch) {
+  fetch.vector(a.weight, a.k.dim(1));
+  fetch.vector(a.bias, a.k.dim(1));
   fetch_angles(a, count, a.rope_dim, fetch);
   a.kv.latent = nullptr;
   own_written_pages(a.paging, a.kv, count, fetch);
@@ -173,8 +226,9 @@ void fetch_rest(MlaAttendArgs& a, int64_t count, Fetch& fetch) {
     int32_t kept = 0;
     for (int64_t i = 0; i < topk; ++i) {
       if (chosen[i] < 0 || chosen[i] > positions[r]) continue;
-      fetch.bytes(latent_row(a.kv, a.paging, static_cast<int32_t>(r), kept),
-                  latent_row(cache, paging, sequence[r], chosen[i]), cache.geometry.latent_row_bytes());
+      std::memcpy(latent_row(a.kv, a.paging, static_cast<int32_t>(r), kept),
+                  fetched_row(cache, paging, sequence[r], chosen[i], fetch),
+                  static_cast<size_t>(cache.geometry.latent_row_bytes()));
       chosen[kept] = kept;
       ++kept;
     }
@@ -188,8 +242,7 @@ void fetch_rest(MlaAttendArgs& a, int64_t count, Fetch& fetch) {
 
 void fetch_rest(GatherRowsArgs& a, int64_t count, Fetch& fetch) {
   const int32_t* rows = fetch.array(a.rows, count);
-  Tensor chosen = a.y;
-  chosen = fetch.storage().like(chosen);
+  const Tensor chosen = fetch.storage().like(a.y);
   int32_t* numbers = fetch.storage().array<int32_t>(static_cast<size_t>(count));
   for (int64_t r = 0; r < count; ++r) {
     fetch.rows(chosen.slice(r, 1), a.x.slice(rows[r], 1));

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/thread_pool.h"
 #include "ops/kv_rows.h"
@@ -33,12 +34,6 @@ void for_rows(const Stream& stream, int64_t rows, int64_t row_bytes, F f) {
     const Range range = split(rows, worker, workers);
     for (int64_t r = range.begin; r < range.end; ++r) f(r);
   });
-}
-
-// Columns of row r that hold values: scores beyond the row's own position are -inf by definition.
-int64_t columns_of(const AnyArgs& args, const Tensor& tensor, int64_t r) {
-  const auto* scores = std::get_if<IndexerLogitsArgs>(&args);
-  return scores == nullptr ? tensor.dim(1) : std::min<int64_t>(scores->paging.positions[r] + 1, tensor.dim(1));
 }
 
 // The tensor that the op changes in place; nullptr: none, or none worth keeping (the sampler's logits).
@@ -74,15 +69,44 @@ void Sentinels::begin_pass(const Paging& rows) {
   std::fill_n(seen_.begin(), rows.rows, uint8_t{0});
 }
 
+bool Sentinels::add(int32_t row, SiteId site, const Plan& plan, int64_t rows) {
+  if (row >= rows_.rows || rows_.sequence[row] < 0) return false;
+  faults_.push_back({.pass = pass_,
+                     .row = row,
+                     .sequence = rows_.sequence[row],
+                     .position = rows_.positions[row],
+                     .site = site,
+                     .kernel = &plan.kernel(site, rows),
+                     .tensor = "an output"});
+  return true;
+}
+
+void Sentinels::watch_again(Executor& executor, const std::function<void()>& run) {
+  const std::vector<RowFault> before = std::exchange(faults_, {});
+  begin_step();
+  executor.add_observer(*this);
+  run();
+  executor.remove_observer(*this);
+  for (const RowFault& fault : before) {
+    if (std::ranges::find(faults_, fault.row, &RowFault::row) != faults_.end()) continue;
+    faults_.push_back(fault);
+    faults_.back().repeated = false;
+  }
+}
+
 void Sentinels::before(const OpCall& call, Executor& executor) {
   changed_at_ = nullptr;
-  if (!keep_inputs_ || executor.memory().where != Where::Host) return;
+  if (!keep_inputs_) return;
   const AnyArgs args = any_args(call.kernel.contract.op, call.args);
   const Tensor* live = changed_in_place(args);
   if (live == nullptr) return;
   changed_at_ = live->data;
   changed_ = *live;
   changed_.ld = live->elements() / live->dim(0);
+  if (live->where != Where::Host) {
+    changed_ = executor.to_host(*live, saved_);
+    return;
+  }
   if (saved_.size() < static_cast<size_t>(live->bytes())) saved_.resize(static_cast<size_t>(live->bytes()));
   changed_.data = saved_.data();
   const size_t row_bytes = static_cast<size_t>(changed_.ld) * 4;
@@ -92,9 +116,7 @@ void Sentinels::before(const OpCall& call, Executor& executor) {
 
 void Sentinels::after(const OpCall& call, Executor& executor) {
   const Op op = call.kernel.contract.op;
-  if (op == Op::Sample || op == Op::TopK || op == Op::FiniteRows || op == Op::DraftSet ||
-      executor.memory().where != Where::Host)
-    return;
+  if (op == Op::Sample || op == Op::TopK || op == Op::FiniteRows || op == Op::DraftSet) return;
   AnyArgs args = any_args(op, call.args);
   for_tensors(args, [&](const char* name, const Tensor& tensor, Role role) {
     if (role != Role::In && tensor.dtype == DType::F32) look(call, executor, name, tensor);
@@ -103,17 +125,33 @@ void Sentinels::after(const OpCall& call, Executor& executor) {
   if (op == Op::IndexKeyWrite) look_at_index_keys(call, executor);
 }
 
-void Sentinels::look(const OpCall& call, Executor& executor, const char* name, const Tensor& tensor) {
-  const AnyArgs args = any_args(call.kernel.contract.op, call.args);
+// Columns of an op's row that hold values: none of a padding row; scores beyond the row's own position are -inf by
+// definition.
+int64_t Sentinels::columns_of(const OpCall& call, const Tensor& tensor, int64_t r) const {
+  const int32_t row = call.origin.row(r);
+  if (row < 0 || row >= rows_.rows) return 0;
+  return call.kernel.contract.op != Op::IndexerLogits ? tensor.dim(1)
+                                                      : std::min<int64_t>(rows_.positions[row] + 1, tensor.dim(1));
+}
+
+void Sentinels::look(const OpCall& call, Executor& executor, const char* name, const Tensor& live) {
+  const Tensor tensor = executor.to_host(live, seen_values_);
   for_rows(executor.stream(), tensor.dim(0), tensor.dim(1) * 4, [&](int64_t r) {
-    bad_[static_cast<size_t>(r)] = any_not_finite(tensor.row_f32(r), columns_of(args, tensor, r)) ? 1 : 0;
+    bad_[static_cast<size_t>(r)] = any_not_finite(tensor.row_f32(r), columns_of(call, tensor, r)) ? 1 : 0;
   });
   for (int64_t r = 0; r < tensor.dim(0); ++r) {
     if (bad_[static_cast<size_t>(r)] == 0) continue;
     const float* x = tensor.row_f32(r);
-    const auto* bad = std::find_if(x, x + columns_of(args, tensor, r), [](float v) { return !std::isfinite(v); });
+    const auto* bad = std::find_if(x, x + columns_of(call, tensor, r), [](float v) { return !std::isfinite(v); });
     found(call, executor, r, name, bad - x, std::isinf(*bad));
   }
+}
+
+const std::byte* Sentinels::home(Executor& executor, const std::byte* at, int64_t bytes) {
+  if (executor.memory().where == Where::Host) return at;
+  slot_.resize(static_cast<size_t>(bytes));
+  executor.memory().download(slot_.data(), at, slot_.size(), executor.stream());
+  return slot_.data();
 }
 
 void Sentinels::look_at_row(const OpCall& call, Executor& executor, int64_t op_row) {
@@ -127,11 +165,12 @@ void Sentinels::look_at_index_keys(const OpCall& call, Executor& executor) {
   const auto& args = *static_cast<const IndexKeyWriteArgs*>(call.args);
   const KvGeometry& g = args.kv.geometry;
   row_.resize(static_cast<size_t>(g.index_head_dim));
-  for (int64_t r = 0; r < args.paging.rows; ++r) {
-    if (args.paging.sequence[r] < 0) continue;
-    const int32_t position = args.paging.positions[r];
-    read_index_key(g, index_page(args.kv, args.paging, args.paging.sequence[r], position), position % g.page_tokens,
-                   row_.data());
+  for (int64_t r = 0; r < rows_.rows; ++r) {
+    if (rows_.sequence[r] < 0) continue;
+    const int32_t position = rows_.positions[r];
+    const std::byte* page =
+        home(executor, index_page(args.kv, rows_, rows_.sequence[r], position), g.index_page_bytes());
+    read_index_key(g, page, position % g.page_tokens, row_.data());
     look_at_row(call, executor, r);
   }
 }
@@ -141,9 +180,10 @@ void Sentinels::look_at_latent(const OpCall& call, Executor& executor) {
   const auto& args = *static_cast<const KvWriteArgs*>(call.args);
   const KvGeometry& g = args.kv.geometry;
   row_.resize(static_cast<size_t>(g.kv_lora_rank) + static_cast<size_t>(g.rope_dim));
-  for (int64_t r = 0; r < args.paging.rows; ++r) {
-    if (args.paging.sequence[r] < 0) continue;
-    const std::byte* slot = latent_row(args.kv, args.paging, args.paging.sequence[r], args.paging.positions[r]);
+  for (int64_t r = 0; r < rows_.rows; ++r) {
+    if (rows_.sequence[r] < 0) continue;
+    const std::byte* slot =
+        home(executor, latent_row(args.kv, rows_, rows_.sequence[r], rows_.positions[r]), g.latent_row_bytes());
     read_latent_row(g, slot, row_.data());
     look_at_row(call, executor, r);
     if (g.latent != KvFormat::Fp8Tile128) continue;

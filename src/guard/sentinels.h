@@ -1,10 +1,11 @@
 // Sentinels: after each op, a look at what it wrote. The first value of a row that is not finite is remembered with the
 // place that wrote it; what follows from it in the same row is not. A row is a row of the step, whatever the op calls
-// it. (A device's kernels would report into the same table.)
+// it. On a device they watch steps that are run again because StreamSentinels found something.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct RowFault {
   const char* tensor = "";
   int64_t column = -1;
   FaultKind kind = FaultKind::Nan;
-  int record = -1;  // index into records(); -1: not recorded
+  int record = -1;       // index into records(); -1: not recorded
+  bool repeated = true;  // false: seen by StreamSentinels, and not when the step was run again
 };
 
 class Sentinels final : public OpObserver {
@@ -37,6 +39,12 @@ class Sentinels final : public OpObserver {
   void before(const OpCall& call, Executor& executor) override;
   void after(const OpCall& call, Executor& executor) override;
 
+  int pass() const { return pass_; }  // of the step, the one under way
+  // A row that StreamSentinels found bad at `site`, in a pass of `rows` rows. False: a padding row.
+  bool add(int32_t row, SiteId site, const Plan& plan, int64_t rows);
+  // The step once more under these eyes; what was found before and is not found again is kept. `run`: its first pass.
+  void watch_again(Executor& executor, const std::function<void()>& run);
+
   // Of the step so far, in the order they were found.
   std::span<const RowFault> faults() const { return faults_; }
   std::span<OpRecord> records() { return records_; }
@@ -48,10 +56,13 @@ class Sentinels final : public OpObserver {
   static constexpr int kMaxRecords = 4;  // a step
 
  private:
+  int64_t columns_of(const OpCall& call, const Tensor& tensor, int64_t r) const;
   void look(const OpCall& call, Executor& executor, const char* name, const Tensor& tensor);
   void look_at_latent(const OpCall& call, Executor& executor);
   void look_at_index_keys(const OpCall& call, Executor& executor);
   void look_at_row(const OpCall& call, Executor& executor, int64_t op_row);
+  // Memory of the executor's device, or a copy at home in slot_.
+  const std::byte* home(Executor& executor, const std::byte* at, int64_t bytes);
   void found(const OpCall& call, Executor& executor, int64_t op_row, const char* tensor, int64_t column, bool inf);
   void record(const OpCall& call, Executor& executor, int64_t op_row, RowFault& fault);
 
@@ -65,7 +76,8 @@ class Sentinels final : public OpObserver {
   Tensor changed_{};                  // what the op under way changes in place, as it was: in saved_
   const void* changed_at_ = nullptr;  // where it lies
   std::vector<std::byte> saved_{};
-  std::vector<float> row_{};  // of a cache
+  std::vector<float> row_{};                       // of the cache
+  std::vector<std::byte> slot_{}, seen_values_{};  // of a device's, at home
   std::atomic<uint64_t> codes_{0}, saturated_{0};
 };
 

@@ -27,9 +27,9 @@ double fraction_of(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1
 
 }  // namespace
 
-Shadow::Shadow(const Plan& plan, const Registry& registry, double rate, Found found)
-    : plan_(plan),
-      witness_(plan, registry, nullptr),
+Shadow::Shadow(Executor& executor, const Registry& registry, double rate, Found found)
+    : plan_(executor.plan()),
+      witness_(plan_, registry, nullptr, witness_device_beside(executor)),
       rate_(rate),
       found_(std::move(found)),
       recorder_([this](const OpCall& call) { return wanted(call); },
@@ -47,7 +47,7 @@ Shadow::Shadow(const Plan& plan, const Registry& registry, double rate, Found fo
                   while (waiting_bytes_ > kWaitingBytes || !worker_->try_submit(std::move(job)))
                     std::this_thread::sleep_for(std::chrono::microseconds(200));
                 }),
-      layers_(count_layers(plan)),
+      layers_(count_layers(plan_)),
       worker_(std::make_unique<JobPool>(1, kJobs)) {}
 
 Shadow::~Shadow() = default;

@@ -1,7 +1,8 @@
-// Shadow: for a fraction of steps one row's ops are recorded as they run and recomputed by the reference on a thread of
-// its own, so that finite garbage is found too. Rate 1: every step, layer and row, so that what goes wrong in one row
-// of many is found as well, and a step waits when the recomputation falls behind. Below it: two layers of a step in
-// turn, and a step is left out while the one before is still being recomputed.
+// Shadow: for a fraction of steps one row's ops are recorded as they run and recomputed by the reference, on a
+// device by its plain kernels, on a thread of its own, so that finite garbage is found too. Rate 1: every step, layer
+// and row, so that what goes wrong in one row of many is found as well, and a step waits when the recomputation falls
+// behind. Below it: two layers of a step in turn, and a step is left out while the one before is still being
+// recomputed.
 #pragma once
 
 #include <array>
@@ -25,9 +26,10 @@ class Shadow final : public OpObserver {
   // Called on the shadow's thread for each row of an op that is out of bound, with a record of that row alone, which it
   // may take.
   using Found = std::function<void(uint64_t step, OpRecord& record, const Judgement& judgement)>;
-  Shadow(const Plan& plan, const Registry& registry, double rate, Found found);
+  Shadow(Executor& executor, const Registry& registry, double rate, Found found);
   ~Shadow() override;  // finishes what was recorded
 
+  Watching watching() const override { return chosen_.count == 0 ? Watching::Nothing : Watching::Launches; }
   // Chooses from a step with rows 0 ... rows - 1; none: this step is not shadowed.
   RowRange begin_step(uint64_t step, int rows);
   // Everything of the steps before this one has been judged.
@@ -35,6 +37,7 @@ class Shadow final : public OpObserver {
   void begin_pass(const Paging& rows) override {
     rows_ = rows;
     ++passes_;
+    recorder_.begin_pass(rows);
   }
   void before(const OpCall& call, Executor& executor) override;
   void after(const OpCall& call, Executor& executor) override;

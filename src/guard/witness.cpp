@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "base/check.h"
+#include "guard/relocate.h"
 
 namespace plumb {
 namespace {
@@ -100,37 +101,81 @@ std::vector<const Kernel*> Witness::accepted(const OpRecord& record) const {
   return kernels;
 }
 
-Status Witness::launch(const Kernel& kernel, SiteId site, AnyArgs args) const {
+AnyArgs Witness::launch_on_device(const Kernel& kernel, const Call& call, const AnyArgs& args, Storage& storage) const {
+  const Memory& memory = device_->memory;
+  memory.enter(device_->stream);
+  const AnyArgs there = relocate(args, storage);
+  const size_t bytes = kernel.contract.workspace != nullptr ? kernel.contract.workspace(call) : 0;
+  Result<std::shared_ptr<std::byte>> workspace = memory.allocate(bytes, "an op that is run again");
+  PLUMB_CHECK(static_cast<bool>(workspace), workspace.error().to_string());
+  Stream stream = device_->stream;
+  stream.workspace = workspace->get();
+  stream.workspace_bytes = bytes;
+  kernel.launch(raw(there), stream);
+  memory.synchronise(stream);
+  return there;
+}
+
+Result<AnyArgs> Witness::launch(const Kernel& kernel, SiteId site, AnyArgs args, Storage& storage) const {
   const Contract& contract = kernel.contract;
-  if (contract.arch >= Isa::Sm90a)
-    return Error{Code::Unsupported, contract.name + " doesn't run on a CPU", "records lie in host memory", {}};
+  Call call = plan_.sites[static_cast<size_t>(site)].decl.call;
+  call.m_lo = call.m_hi = rows_of(args);
+  if (contract.arch >= Isa::Sm90a) {
+    if (device_ && kernel.launch != nullptr) return launch_on_device(kernel, call, args, storage);
+    return Error{Code::Unsupported, contract.name + " runs on a GPU", "this run has none", {"--backend cuda"}};
+  }
   Relaid relaid(registry_, contract.weight_layout);
   // The reference decodes from the file's own bytes, whatever else was prepared.
   if (!contract.reference) PLUMB_TRY_STATUS(std::visit([&](auto& a) { return relay_args(a, relaid); }, args));
-  Call call = plan_.sites[static_cast<size_t>(site)].decl.call;
-  call.m_lo = call.m_hi = rows_of(args);
-  Storage storage;
+  Storage scratch;
   const size_t workspace = contract.workspace != nullptr ? contract.workspace(call) : 0;
   Stream stream{.pool = pool_, .workspace = nullptr, .workspace_bytes = workspace};
-  if (workspace > 0) stream.workspace = storage.take(workspace);
+  if (workspace > 0) stream.workspace = scratch.take(workspace);
   kernel.launch(raw(args), stream);
-  return Ok{};
+  return args;
 }
 
+// What results are held against: the reference, or the accepted kernel that no plan would choose.
+const Kernel& Witness::yardstick(const OpRecord& record) const {
+  const Kernel* plain = nullptr;
+  if (device_ && device_->plain_kernels)
+    for (const Kernel* kernel : accepted(record))
+      if (plain == nullptr || kernel->contract.preference < plain->contract.preference) plain = kernel;
+  return plain != nullptr ? *plain : reference(record.site());
+}
+
+AnyArgs Witness::truth(const OpRecord& record, Storage& storage) const {
+  Result<AnyArgs> want = launch(yardstick(record), record.site(), record.again(storage), storage);
+  PLUMB_CHECK(static_cast<bool>(want), "the reference runs anywhere");
+  return *std::move(want);
+}
+
+Storage Witness::storage() const { return device_ ? Storage(device_->memory) : Storage(); }
+
 Judgement Witness::judge(const OpRecord& record) const {
-  Storage storage;
-  const AnyArgs want = record.again(storage);
-  PLUMB_CHECK(static_cast<bool>(launch(reference(record.site()), record.site(), want)), "the reference runs anywhere");
-  return judge_outputs(record.kernel().contract, record.before(), record.have(), want);
+  Storage room = storage();
+  return judge_outputs(record.kernel().contract, record.before(), record.have(), truth(record, room));
 }
 
 Result<Judgement> Witness::judge(const OpRecord& record, const Kernel& kernel) const {
-  Storage storage;
-  const AnyArgs want = record.again(storage);
-  PLUMB_CHECK(static_cast<bool>(launch(reference(record.site()), record.site(), want)), "the reference runs anywhere");
-  const AnyArgs have = record.again(storage);
-  PLUMB_TRY_STATUS(launch(kernel, record.site(), have));
+  Storage room = storage();
+  const AnyArgs want = truth(record, room);
+  PLUMB_TRY(const AnyArgs have, launch(kernel, record.site(), record.again(room), room));
   return judge_outputs(kernel.contract, record.before(), have, want);
+}
+
+std::optional<WitnessDevice> witness_device(Executor& executor) {
+  if (executor.memory().where == Where::Host) return std::nullopt;
+  return WitnessDevice{.memory = executor.memory(), .stream = executor.stream()};
+}
+
+std::optional<WitnessDevice> witness_device_beside(Executor& executor) {
+  std::optional<WitnessDevice> device = witness_device(executor);
+  if (!device) return device;
+  device->plain_kernels = true;
+  device->owner = device->memory.new_stream(executor.stream());
+  device->stream = {.handle = device->owner.get()};
+  return device;
 }
 
 }  // namespace plumb

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "device/host_memory.h"
+
 namespace plumb {
 namespace {
 
@@ -86,13 +88,18 @@ void carve(const ModelConfig& c, ForwardBuffers& b, Carver& carver) {
   b.gathered = carver.f32(b.limits.logit_rows, c.hidden_size);
   b.logits = carver.f32(b.limits.logit_rows, c.vocab_size);
   if (b.limits.vocabulary_share > 0) b.logits_share = carver.f32(b.limits.logit_rows, b.limits.vocabulary_share);
-  b.finite = carver.i32(rows, 1);
+  b.report = carver.i32(rows, 2);
   if (b.limits.mtp) carve_mtp(c, b, carver);
 }
 
 }  // namespace
 
 void ForwardBuffersDeleter::operator()(ForwardBuffers* buffers) const { delete buffers; }
+
+// A step may reach to the end of the context's last page.
+int64_t angle_table_bytes(const ModelConfig& config, const ForwardLimits& limits) {
+  return (int64_t{limits.context} + limits.page_tokens) * config.qk_rope_head_dim * 4;
+}
 
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits) {
   ForwardBuffers counted{.limits = limits};
@@ -119,6 +126,9 @@ Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardL
     Carver mirror(buffers->host_step_base);
     carve_step(config, limits, buffers->host_step, mirror);
   }
+  const int64_t angle_bytes = angle_table_bytes(config, limits);
+  PLUMB_TRY(buffers->angle_storage, allocate_host(static_cast<size_t>(angle_bytes), "the angles of positions"));
+  buffers->angles = reinterpret_cast<float*>(buffers->angle_storage.get());
   buffers->inv_freq = rope_inv_freq(config.rope, config.qk_rope_head_dim);
   buffers->cos_sin_factor = static_cast<float>(rope_cos_sin_factor(config.rope));
   return buffers;

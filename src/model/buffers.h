@@ -17,6 +17,8 @@ struct StepShape {
   bool reuse_selection = false;
   int rows = 0, logit_rows = 0;
   int columns = 0;  // of the index logits; 0: no row is longer than index_topk, and none are computed
+  int sequences = 0, page_table_stride = 0;
+  int observers = 0;                                   // that put work of their own into the stream
   auto operator<=>(const StepShape&) const = default;  // NOLINT(modernize-use-nullptr): a comparison with 0 inside it
 };
 
@@ -48,10 +50,14 @@ struct ForwardBuffers {
   // Of the step under way, where kernels read it. Rows are padded when the step can be recorded.
   Paging paging{};
   StepShape shape{};
-  bool recordable = false;
+  bool padded = false;      // rows, logit rows and columns are those of `shape`, not of the step
+  bool recordable = false;  // and nobody wants to see the launches
   std::map<StepShape, std::shared_ptr<void>> recordings{};  // null: seen once, not recorded yet
   std::vector<float> inv_freq{};                            // [qk_rope_head_dim / 2]
   float cos_sin_factor = 1;
+  float* angles = nullptr;  // [context and a page more, 2, qk_rope_head_dim / 2] on the host: cosines, sines, as they
+                            // are first needed
+  std::shared_ptr<std::byte> angle_storage{};
 
   Tensor residual{}, x{}, delta{}, shared{}, hidden{};  // [T, hidden_size]
   Tensor q_latent{};                                    // [T, q_lora_rank]
@@ -66,7 +72,7 @@ struct ForwardBuffers {
   Tensor router_logits{}, experts{}, expert_weights{};  // [T, n_routed_experts], [T, k] i32, [T, k]
   Tensor gathered{}, logits{};                          // [logit_rows, hidden_size], [logit_rows, vocab_size]
   Tensor logits_share{};                                // [logit_rows, vocabulary_share], with several ranks
-  Tensor finite{};                                      // [T, 1] i32
+  Tensor report{};                                      // [T, 2] i32, see StepOutput
 
   // MTP
   Tensor eh{};               // [T, 2 * hidden_size]: embedding part, hidden part

@@ -19,24 +19,28 @@ int padded(int count, int limit) {
 }
 
 // Rows of a step that can be recorded are padded, and its index logits are as wide as those of steps a little longer,
-// so that few recordings serve all steps.
+// so that few recordings serve all steps. The same where somebody watches: what is seen is what is recorded.
 void choose_shape(Forward& f, const StepInput& step, StepShape shape) {
   ForwardBuffers& b = f.buffers;
-  int longest = 0;
+  int longest = step.columns;
   for (int row = 0; row < step.paging.rows; ++row)
     if (step.paging.sequence[row] >= 0) longest = std::max(longest, step.paging.positions[row] + 1);
   shape.rows = step.paging.rows;
   shape.logit_rows = static_cast<int>(step.logit_rows.size());
   shape.columns = longest > f.config.index_topk ? longest : 0;
+  shape.sequences = step.paging.sequences;
+  shape.page_table_stride = step.paging.page_table_stride;
+  shape.observers = f.executor.observers(Watching::InStream);
   b.shape = shape;
-  b.recordable = false;
-  if (b.memory.record == nullptr || f.executor.watched() || shape.rows > kMostRecordedRows || shape.rows == 0) return;
+  b.padded = b.recordable = false;
+  if (b.memory.record == nullptr || f.executor.tapped() || shape.rows > kMostRecordedRows || shape.rows == 0) return;
   shape.rows = padded(shape.rows, b.limits.rows);
   if (shape.logit_rows > 0) shape.logit_rows = padded(shape.logit_rows, b.limits.logit_rows);
   if (shape.columns > 0) shape.columns = padded(shape.columns, b.limits.context);
   if (int64_t{shape.columns} * shape.rows > b.index_logits_elements) return;
   b.shape = shape;
-  b.recordable = true;
+  b.padded = true;
+  b.recordable = !f.executor.watched();
 }
 
 // On a device the step's arrays, the caller's among them, are copied in one piece; on the host they are read in place.
@@ -68,6 +72,27 @@ void bring_in(Forward& f, const StepInput& step) {
 
 }  // namespace
 
+namespace {
+
+// cos and sin of a position, half a head each, from the table. It is zeroed, and no angle has both of them zero.
+const float* angles_of(Forward& f, int32_t position) {
+  ForwardBuffers& b = f.buffers;
+  const size_t half = b.inv_freq.size();
+  PLUMB_CHECK(position >= 0 && position < b.limits.context + b.limits.page_tokens, "a position beyond the context");
+  float* entry = b.angles + static_cast<size_t>(position) * 2 * half;
+  if (entry[0] != 0 || entry[half] != 0) return entry;
+  for (size_t i = 0; i < half; ++i) {
+    const float angle = static_cast<float>(position) * b.inv_freq[i];
+    const float cos = static_cast<float>(std::cos(static_cast<double>(angle))) * b.cos_sin_factor;
+    const float sin = static_cast<float>(std::sin(static_cast<double>(angle))) * b.cos_sin_factor;
+    entry[i] = f.numerics.rope_bf16 ? round_bf16(cos) : cos;
+    entry[half + i] = f.numerics.rope_bf16 ? round_bf16(sin) : sin;
+  }
+  return entry;
+}
+
+}  // namespace
+
 // Angles are the float32 products of model.md 3.3, faithfully so: at large positions their rounding decides selections.
 // The cosine of such an angle is then taken exactly (double keeps 2^20 rad reduced to far below a float32 ulp).
 void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
@@ -85,16 +110,9 @@ void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
     const int32_t position = padding ? 0 : step.paging.positions[row];
     b.host_step.ids[row] = padding ? 0 : step.token_ids[row] - f.weights.first_token;  // outside the share: zeros
     b.host_step.topk_positions[row] = padding ? -1 : position;
-    float* cos_row = b.host_step.cos + static_cast<size_t>(row) * half;
-    float* sin_row = b.host_step.sin + static_cast<size_t>(row) * half;
-    for (size_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(position) * b.inv_freq[i];
-      cos_row[i] = static_cast<float>(std::cos(static_cast<double>(angle))) * b.cos_sin_factor;
-      sin_row[i] = static_cast<float>(std::sin(static_cast<double>(angle))) * b.cos_sin_factor;
-      if (!f.numerics.rope_bf16) continue;
-      cos_row[i] = round_bf16(cos_row[i]);
-      sin_row[i] = round_bf16(sin_row[i]);
-    }
+    const float* angles = angles_of(f, position);
+    std::copy_n(angles, half, b.host_step.cos + static_cast<size_t>(row) * half);
+    std::copy_n(angles + half, half, b.host_step.sin + static_cast<size_t>(row) * half);
   }
   bring_in(f, step);
 }
@@ -202,8 +220,10 @@ void run_layers(Forward& f) {
                                 .numerics = f.numerics});
   f.executor.tap(config.num_hidden_layers - 1, "output", b.residual.head(rows));
   f.executor.tap(-1, "final_norm", b.hidden.head(rows));
-  f.executor.run(f.sites.finite, rows, FiniteRowsArgs{.x = b.hidden.head(rows), .finite = b.finite.head(rows)});
+  f.executor.run(f.sites.finite, rows,
+                 FiniteRowsArgs{.x = b.hidden.head(rows), .finite = b.report.head(rows).columns(0, 1)});
   compute_logits(f, b.hidden.head(rows));
+  f.executor.end_pass();
 }
 
 }  // namespace
@@ -218,7 +238,7 @@ StepOutput forward(Forward& f, const StepInput& step) {
   const auto logits = static_cast<int64_t>(step.logit_rows.size());
   return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits),
           .hidden = b.hidden.head(rows),
-          .finite = b.finite.head(rows)};
+          .report = b.report.head(rows)};
 }
 
 }  // namespace plumb

@@ -114,7 +114,7 @@ void select_positions(const LayerStep& s) {
   const bool needed = s.f.executor.tapped() || b.shape.columns > 0;  // a watched step shows what others may skip
   if (needed) index_queries(s);
   for (int begin = 0; begin < s.paging.rows;) {
-    const Tile tile = b.recordable ? Tile{.rows = b.shape.rows, .columns = b.shape.columns} : next_tile(s, begin);
+    const Tile tile = b.padded ? Tile{.rows = b.shape.rows, .columns = b.shape.columns} : next_tile(s, begin);
     select_tile(s, tile, s.f.executor.tapped() || tile.columns > topk);
     begin += tile.rows;
   }

@@ -139,6 +139,8 @@ struct ForwardLimits {
 };
 // Bytes make_buffers would take: part of the plan's memory.
 int64_t forward_buffer_bytes(const ModelConfig& config, const ForwardLimits& limits);
+// And on the host, filled as positions are first computed: their angles.
+int64_t angle_table_bytes(const ModelConfig& config, const ForwardLimits& limits);
 Result<ForwardBuffersPtr> make_buffers(const ModelConfig& config, const ForwardLimits& limits,
                                        const Memory& memory = host_memory());
 
@@ -148,12 +150,14 @@ struct StepInput {
   std::span<const int32_t> logit_rows{};  // rows whose logits are wanted, ascending
   // Of mtp_forward: which row of `hidden` each row continues. Empty: its own.
   std::span<const int32_t> hidden_rows{};
+  int columns = 0;  // index logits are at least as wide as for a row of that many tokens (to record steps ahead)
 };
 struct StepOutput {
   Tensor logits{};  // [logit_rows, vocab_size] f32, in the buffers: valid until the next step of either kind
   Tensor hidden{};  // [rows, hidden_size], after model.norm: what lm_head and the MTP layer read; valid until the next
                     // step of the same kind (forward or mtp_forward)
-  Tensor finite{};  // [rows, 1] i32, of forward: 1 where `hidden` has neither NaN nor infinity
+  // [rows, 2] i32: of forward, 1 where `hidden` has neither NaN nor infinity; what observers in the stream have marked
+  Tensor report{};
 };
 
 // Everything a step needs; one per engine.

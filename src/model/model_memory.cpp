@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "model/split.h"
+#include "model/upload.h"
 
 namespace plumb {
 namespace {
@@ -33,7 +34,6 @@ class WeightBytes {
   void add(const LayerSources& w, const LayerSites& s);
   const std::map<std::string, int64_t>& by_format() const { return by_format_; }
   int64_t vectors() const { return vectors_; }
-  int64_t largest() const { return largest_; }
   std::vector<ConversionLine> conversions() const;
 
  private:
@@ -41,7 +41,7 @@ class WeightBytes {
   const Plan& plan_;
   std::map<std::string, int64_t> by_format_{};
   std::map<std::pair<Layout, std::string>, ConversionLine> conversions_{};
-  int64_t vectors_ = 0, largest_ = 0;
+  int64_t vectors_ = 0;
 };
 
 void WeightBytes::add(const WeightSource& w, SiteId site) {
@@ -66,7 +66,6 @@ void WeightBytes::add(const WeightSource& w, SiteId site) {
     break;  // the plan has one layout a place
   }
   by_format_[w.format.to_string()] += bytes;
-  largest_ = std::max(largest_, bytes);
 }
 
 void WeightBytes::add(const LayerSources& w, const LayerSites& s) {
@@ -257,9 +256,10 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
   plan.memory.emplace_back("activations of a step", forward_buffer_bytes(config, out.limits));
   plan.memory.emplace_back("kernel workspace", static_cast<int64_t>(plan.workspace_bytes));
   if (input.device.is_gpu()) plan.memory.emplace_back("graphs of recorded steps (not counted)", 0);
+  plan.host_memory.emplace_back("angles of positions, as they are used", angle_table_bytes(config, out.limits));
   plan.host_memory.emplace_back("checkpoint, mapped and reclaimable", input.checkpoint_bytes);
   if (input.device.is_gpu())
-    plan.host_memory.emplace_back("staging of one weight for each rank", counted.largest() * options.tp);
+    plan.host_memory.emplace_back("page-locked staging of weights", Upload::kBuffers * Upload::kBuffer * options.tp);
   plan.fit = {.devices = options.tp,
               .device_bytes = device_bytes,
               .usable = device_bytes > 0 ? usable : 0,

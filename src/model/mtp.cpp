@@ -55,6 +55,7 @@ void run_layer(Forward& f, const Tensor& hidden, bool reuse_selection) {
                                 .numerics = f.numerics});
   s.tap("output", b.residual.head(rows));
   compute_logits(f, b.z.head(rows));
+  f.executor.end_pass();
 }
 
 }  // namespace
@@ -68,7 +69,9 @@ StepOutput mtp_forward(Forward& f, const StepInput& step, Tensor hidden, bool re
   run_step(f, std::ref(launches));  // by reference: a step allocates nothing
   if (f.link != nullptr) f.link->end_step();
   const auto logits = static_cast<int64_t>(step.logit_rows.size());
-  return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits), .hidden = b.z.head(step.paging.rows)};
+  return {.logits = logits == 0 ? Tensor{} : b.logits.head(logits),
+          .hidden = b.z.head(step.paging.rows),
+          .report = b.report.head(step.paging.rows)};
 }
 
 }  // namespace plumb

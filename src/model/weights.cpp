@@ -1,12 +1,11 @@
 // From checkpoint tensors to the weights kernels read.
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 
 #include "base/thread_pool.h"
 #include "model/model.h"
+#include "model/upload.h"
 
 namespace plumb {
 namespace {
@@ -63,19 +62,6 @@ Status check_values_of(const WeightMap& map, ThreadPool& pool, const LoadOptions
   return Ok{};
 }
 
-// Asks the system to map a range before it is read: cheaper than a fault a page. Old kernels refuse; nothing is lost.
-void populate(const void* data, int64_t bytes) {
-#ifdef MADV_POPULATE_READ
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / page * page;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes);
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ);
-#else
-  (void)data;
-  (void)bytes;
-#endif
-}
-
 class Loader {
  public:
   Loader(const ModelWeights::Source& in, const LoadOptions& options, std::vector<std::shared_ptr<std::byte>>& storage,
@@ -85,8 +71,11 @@ class Loader {
   void layer(const LayerSources& from, const LayerSites& s, LayerWeights& to);
   // One weight read by the kernels of `site`; -1: by none that wants an arrangement of its own.
   void weight(const WeightSource& from, SiteId site, Weight& to, const WeightSource* bias = nullptr);
-  FloatVector vector(const WeightSource& from);
+  // By default where kernels read; biases lie where the host reads them as well, for witnesses.
+  FloatVector vector(const WeightSource& from) { return vector(from, options_.memory.allocate); }
+  FloatVector vector(const WeightSource& from, decltype(Memory::allocate) allocate);
   Result<int64_t> prepare(ThreadPool& pool);
+  Status to_device(ThreadPool& pool, std::byte* block, Meter& meter);
 
  private:
   void mlp(const MlpSources& from, SiteId site, LayerWeights& to);
@@ -143,7 +132,7 @@ void Loader::weight(const WeightSource& from, SiteId site, Weight& to, const Wei
   if (to.name.ends_with(kSuffix)) to.name.resize(to.name.size() - kSuffix.size());
   to.source = encoded.matrix;
   if (from.has_input_scale) to.input_scale = from.input_scale;
-  if (bias != nullptr && *bias) to.bias = biases_.emplace_back(vector(*bias)).data();
+  if (bias != nullptr && *bias) to.bias = biases_.emplace_back(vector(*bias, options_.memory.allocate_staging)).data();
   if (const Conversion* c = conversion(site, to)) {
     to.layout = c->to;
     pending_.push_back({.weight = &to, .conversion = c, .bytes = static_cast<int64_t>(c->bytes(to.source))});
@@ -158,11 +147,11 @@ void Loader::place(const std::byte* from, std::byte* to, int64_t bytes) {
   options_.memory.synchronise(stream);
 }
 
-FloatVector Loader::vector(const WeightSource& from) {
+FloatVector Loader::vector(const WeightSource& from, decltype(Memory::allocate) allocate) {
   const EncodedSource encoded = encode_source(from);
   std::vector<float> values(static_cast<size_t>(from.n * from.k));
   for (int64_t row = 0; row < from.n; ++row) decode_row(encoded.matrix, row, values.data() + row * from.k);
-  Result<std::shared_ptr<std::byte>> block = options_.memory.allocate(values.size() * sizeof(float), from.name.c_str());
+  Result<std::shared_ptr<std::byte>> block = allocate(values.size() * sizeof(float), from.name.c_str());
   if (!block) {
     if (status_) status_ = std::move(block).error();
     return {};
@@ -212,6 +201,29 @@ void Loader::layer(const LayerSources& from, const LayerSites& s, LayerWeights& 
   }
 }
 
+// Layouts that are the file's bytes at other places go piece by piece; others are made whole on the host first.
+Status Loader::to_device(ThreadPool& pool, std::byte* block, Meter& meter) {
+  PLUMB_TRY(Upload upload, Upload::make(options_.memory, *options_.stream, pool));
+  std::vector<std::byte> whole;
+  for (Pending& p : pending_) {
+    std::byte* home = block + p.offset;
+    const EncodedMatrix& source = p.weight->source;
+    if (p.conversion->pieces != nullptr) {
+      p.conversion->pieces(
+          source, [&](int64_t offset, const void* from, int64_t bytes) { upload.copy(home + offset, from, bytes); });
+    } else {
+      whole.resize(std::max(whole.size(), static_cast<size_t>(p.bytes)));
+      pool.parallel([&](int part, int parts) { p.conversion->fill(source, whole.data(), part, parts); });
+      upload.copy(home, whole.data(), p.bytes);
+      upload.finish();
+    }
+    p.weight->prepared = home;
+    meter.set(p.offset + p.bytes);
+  }
+  upload.finish();
+  return Ok{};
+}
+
 Result<int64_t> Loader::prepare(ThreadPool& pool) {
   PLUMB_TRY_STATUS(std::move(status_));
   int64_t total = 0;
@@ -224,20 +236,21 @@ Result<int64_t> Loader::prepare(ThreadPool& pool) {
             options_.memory.allocate(static_cast<size_t>(total), "re-arranged weights"));
   storage_.push_back(block);
   const bool on_host = options_.memory.where == Where::Host;
-  std::vector<std::byte> staging;
   Meter meter(options_, "prepare", total);
+  if (!on_host) {
+    PLUMB_TRY_STATUS(to_device(pool, block.get(), meter));
+    meter.set(total);
+    return total;
+  }
   for (Pending& p : pending_) {
     std::byte* home = block.get() + p.offset;
-    if (!on_host) staging.resize(std::max(staging.size(), static_cast<size_t>(p.bytes)));
-    std::byte* out = on_host ? home : staging.data();
     const EncodedMatrix& source = p.weight->source;
     // A worker writes the part it will read when the op runs, so the pages come to lie on its own memory node.
     pool.parallel([&](int part, int parts) {
       const Range range = split(encoded_data_bytes(source.format, source.n, source.k), part, parts);
       populate(static_cast<const std::byte*>(source.data) + range.begin, range.end - range.begin);
-      p.conversion->fill(source, out, part, parts);
+      p.conversion->fill(source, home, part, parts);
     });
-    if (!on_host) place(staging.data(), home, p.bytes);
     p.weight->prepared = home;
     meter.set(p.offset + p.bytes);
   }

@@ -2,6 +2,7 @@
 // watch it from: taps and observers (sentinels, recorders, planted faults) are called here.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -31,14 +32,24 @@ struct OpCall {
   RowOrigin origin{};
 };
 
+// What an observer does in a pass.
+enum class Watching : uint8_t {
+  Nothing,
+  InStream,  // puts work of its own into the stream, always the same for the same launches: a recording holds it
+  Launches,  // wants to be there at each launch: none may be replayed from a recording
+};
+
 // Watches what an executor runs, on the thread that runs it. Guard, recorders and planted faults are observers.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
+  virtual Watching watching() const { return Watching::Launches; }
   // A pass of the model begins; `rows` (host memory) is what its ops' row origins count in.
   virtual void begin_pass(const Paging& rows) { static_cast<void>(rows); }
   virtual void before(const OpCall& call, Executor& executor) = 0;  // inputs are whole
   virtual void after(const OpCall& call, Executor& executor) = 0;   // outputs are written
+  // The last launch of the pass is done. With a recording, called while it is made.
+  virtual void end_pass(Executor& executor) { static_cast<void>(executor); }
 };
 
 class Executor {
@@ -63,8 +74,17 @@ class Executor {
   void remove_observer(const OpObserver& observer) { std::erase(observers_, &observer); }
   void begin_pass(const Paging& rows);
 
+  // The last launch of a pass is done.
+  void end_pass() {
+    for (OpObserver* observer : observers_) observer->end_pass(*this);
+  }
+
   // Somebody wants to see every launch: none may be replayed from a recording.
-  bool watched() const { return plan_.planted || tapped() || !observers_.empty(); }
+  bool watched() const { return plan_.planted || tapped() || observers(Watching::Launches) > 0; }
+  int observers(Watching watching) const {
+    return static_cast<int>(std::count_if(observers_.begin(), observers_.end(),
+                                          [&](const OpObserver* o) { return o->watching() == watching; }));
+  }
   bool tapped() const { return static_cast<bool>(tap_); }
   void set_tap(Tap tap) { tap_ = std::move(tap); }
   // Hands an intermediate to the tap, if there is one.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -36,6 +37,9 @@ struct Conversion {
   std::vector<Format> formats{};
   size_t (*bytes)(const EncodedMatrix& source) = nullptr;
   void (*fill)(const EncodedMatrix& source, std::byte* out, int part, int parts) = nullptr;
+  // Of a layout that is nothing but the source's bytes at other places: copy(offset, from, bytes) makes it. Else null.
+  using Copy = std::function<void(int64_t offset, const void* from, int64_t bytes)>;
+  void (*pieces)(const EncodedMatrix& source, const Copy& copy) = nullptr;
 };
 
 struct Registry {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "device/cuda_device.h"
 #include "guard/witness.h"
 #include "rig.h"
 #include "support/folder.h"
@@ -19,26 +20,29 @@ using testing::make_rig;
 using testing::Rig;
 using testing::RigOptions;
 
-// Spoils one number that a place writes for one position of one request, once.
+// Spoils one number that a place writes for one position of one request.
 class Planted : public OpObserver {
  public:
-  Planted(SiteId site, int position, float value) : site_(site), position_(position), value_(value) {}
+  Planted(SiteId site, int position, float value, bool once = false)
+      : site_(site), position_(position), value_(value), once_(once) {}
   void begin_pass(const Paging& rows) override { rows_ = rows; }
   void before(const OpCall&, Executor&) override {}
-  void after(const OpCall& call, Executor&) override {
-    if (call.site != site_ || done_) return;
-    for (int64_t r = 0; r < call.rows && !done_; ++r) {
-      if (rows_.positions[call.origin.row(r)] != position_) continue;
+  void after(const OpCall& call, Executor& executor) override {
+    if (call.site != site_ || (done_ && once_)) return;
+    for (int64_t r = 0; r < call.rows; ++r) {
+      const int32_t row = call.origin.row(r);
+      if (row >= rows_.rows || rows_.positions[row] != position_) continue;
       AnyArgs args = any_args(call.kernel.contract.op, call.args);
-      if (const auto* write = std::get_if<KvWriteArgs>(&args)) {
-        std::byte* slot = latent_row(write->kv, write->paging, write->paging.sequence[r], write->paging.positions[r]);
-        reinterpret_cast<float*>(slot)[1] = value_;
-        done_ = true;
-      }
+      bool here = false;
+      const auto spoil = [&](void* row_begin) {
+        executor.memory().upload(static_cast<float*>(row_begin) + 1, &value_, sizeof value_, executor.stream());
+        executor.memory().synchronise(executor.stream());
+        here = done_ = true;
+      };
+      if (const auto* write = std::get_if<KvWriteArgs>(&args))
+        spoil(latent_row(write->kv, rows_, rows_.sequence[row], rows_.positions[row]));
       for_tensors(args, [&](const char*, const Tensor& tensor, Role role) {
-        if (role == Role::In || tensor.dtype != DType::F32 || done_) return;
-        tensor.row_f32(r)[1] = value_;
-        done_ = true;
+        if (role != Role::In && tensor.dtype == DType::F32 && !here) spoil(tensor.row_f32(r));
       });
     }
   }
@@ -48,6 +52,7 @@ class Planted : public OpObserver {
   SiteId site_;
   int position_;
   float value_;
+  bool once_;  // else in every launch
   Paging rows_{};
   bool done_ = false;
 };
@@ -76,7 +81,10 @@ std::vector<std::vector<int32_t>> alone(int count) {
 constexpr int kVictim = 3;
 GenerateRequest victim() { return request(kVictim, 50); }
 
-TEST(Guard, NamesThePlaceThatWroteABadValueAndHarmsNobodyElse) {
+class GuardOn : public testing::OnBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, GuardOn, testing::all_backends(), testing::backend_name);
+
+TEST_P(GuardOn, NamesThePlaceThatWroteABadValueAndHarmsNobodyElse) {
   const auto want = alone(3);
   const testing::TemporaryFolder folder;
   const auto rig = make_rig(captured(folder));
@@ -88,6 +96,8 @@ TEST(Guard, NamesThePlaceThatWroteABadValueAndHarmsNobodyElse) {
     const bool integers = decl.call.op == Op::TopK || decl.call.op == Op::Sample || decl.call.op == Op::FiniteRows;
     const bool logits_only = decl.call.op == Op::GatherRows || decl.name == "lm_head";
     if (integers || decl.layer > 2) continue;
+    // A device's sentinels see the cache where it is read.
+    if (decl.call.op == Op::KvWrite && current() == "cuda") continue;
     const bool infinite = site % 2 == 0;
     const int position = logits_only ? 49 : 40 + static_cast<int>(site % 12);  // prefill and decode
     Planted planted(static_cast<SiteId>(site), position,
@@ -117,7 +127,7 @@ TEST(Guard, NamesThePlaceThatWroteABadValueAndHarmsNobodyElse) {
   EXPECT_GT(tried, 40);
   EXPECT_EQ(rig->engine->stats().numerical_faults, static_cast<uint64_t>(tried));
   rig->engine.reset();  // all captures are written
-  const Witness witness(plan, testing::rig_registry(), nullptr);
+  const Witness witness(plan, testing::rig_registry(), nullptr, witness_device(rig->executor()));
   int replayed = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     Result<Capture> capture = read_capture(entry.path(), plan, testing::rig_registry(),
@@ -132,6 +142,33 @@ TEST(Guard, NamesThePlaceThatWroteABadValueAndHarmsNobodyElse) {
     ++replayed;
   }
   EXPECT_EQ(replayed, tried);
+}
+
+// A device's sentinels see a value in the recorded step that is not there when the step is run again.
+TEST(GuardOnDevice, TellsThatAValueWasGoneWhenTheStepWasRunAgain) {
+  if (const auto device = find_cuda(0); !device) GTEST_SKIP() << device.error().to_string();
+  RigOptions options;
+  options.backend = "cuda";
+  options.activations = "f32";
+  const auto rig = make_rig(options);
+  ASSERT_NE(rig, nullptr);
+  const Plan& plan = rig->instance->model->planned.plan;
+  for (const char* name : {"layers.0.self_attn.o_proj", "layers.1.mlp.gate", "embed_tokens"}) {
+    const auto site = std::ranges::find(plan.sites, name, [](const Site& s) { return s.decl.name; });
+    ASSERT_NE(site, plan.sites.end()) << name;
+    Planted planted(static_cast<SiteId>(site - plan.sites.begin()), 40, std::numeric_limits<float>::quiet_NaN(), true);
+    rig->executor().add_observer_first(planted);
+    Client bad(*rig->engine, victim());
+    bad.wait();
+    rig->executor().remove_observer(planted);
+    ASSERT_EQ(bad.finish(), FinishReason::Error) << name;
+    const Incident& incident = *bad.events.back().incident;
+    EXPECT_FALSE(incident.repeated);
+    EXPECT_FALSE(incident.captured);
+    EXPECT_EQ(incident.layer, site->decl.layer < 0 ? 0 : site->decl.layer) << incident.to_string();
+    EXPECT_EQ(incident.position, 40);
+  }
+  EXPECT_TRUE(generate(*rig->engine, victim()));
 }
 
 TEST(Guard, CapturesAreBoundedInNumberAndSize) {
@@ -173,7 +210,10 @@ TEST(Guard, AFileThatIsNoCaptureIsRefused) {
   EXPECT_EQ(refused.error().code, Code::Corrupt);
 }
 
-TEST(Shadow, AtRateOneFindsFiniteGarbageInEveryPlace) {
+class ShadowOn : public testing::OnBackend {};
+INSTANTIATE_TEST_SUITE_P(Backends, ShadowOn, testing::all_backends(), testing::backend_name);
+
+TEST_P(ShadowOn, AtRateOneFindsFiniteGarbageInEveryPlace) {
   RigOptions options;
   options.engine.guard.shadow_rate = 1;
   options.engine.guard.registry = &testing::rig_registry();

@@ -84,6 +84,19 @@ struct Rig {
   Executor& executor() { return *instance->executor; }
 };
 
+// change(Tensor&) on the values of a tensor, wherever they lie.
+template <class Change>
+void change_values(Executor& executor, const Tensor& tensor, Change change) {
+  std::vector<std::byte> storage;
+  Tensor here = executor.to_host(tensor, storage);
+  change(here);
+  if (tensor.where == Where::Host) return;
+  for (int64_t r = 0; r < tensor.dim(0); ++r)
+    executor.memory().upload(tensor.row_f32(r), here.row_f32(r), static_cast<size_t>(here.dim(1)) * 4,
+                             executor.stream());
+  executor.memory().synchronise(executor.stream());
+}
+
 // Null, with a test failure, when something can't be made.
 std::unique_ptr<Rig> make_rig(const RigOptions& options = {});
 

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -19,7 +20,7 @@ Error cuda_error(const char* what, cudaError_t status) {
 
 void must(cudaError_t status, const char* what) { require_cuda(status, what); }
 
-cudaStream_t handle(Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
+cudaStream_t handle(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle); }
 
 Result<std::shared_ptr<std::byte>> allocate(size_t bytes, const char* purpose) {
   void* base = nullptr;
@@ -51,10 +52,10 @@ Result<std::shared_ptr<std::byte>> allocate_staging(size_t bytes, const char* pu
 }
 
 void upload(void* to, const void* from, size_t bytes, Stream& stream) {
-  must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, handle(stream)), "copy to the device");
+  must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), "copy to the device");
 }
 void download(void* to, const void* from, size_t bytes, Stream& stream) {
-  must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, handle(stream)), "copy from the device");
+  must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle(stream)), "copy from the device");
   must(cudaStreamSynchronize(handle(stream)), "a step on the device");
 }
 void clear(void* to, size_t bytes, Stream& stream) {
@@ -63,6 +64,56 @@ void clear(void* to, size_t bytes, Stream& stream) {
 void synchronise(Stream& stream) {
   must(cudaGetLastError(), "a launch");
   must(cudaStreamSynchronize(handle(stream)), "a step on the device");
+}
+
+struct Scan {
+  ScanPiece pieces[kScanPieces];
+  int count;
+};
+constexpr int kScanThreads = 256;
+constexpr int kScanColumns = 16 * kScanThreads;  // of a block
+
+// Block (x, y): column piece y of row x, counted over all pieces.
+__global__ void scan_rows(__grid_constant__ const Scan scan, int32_t* marks, int stride) {
+  int row = static_cast<int>(blockIdx.x), p = 0;
+  while (row >= scan.pieces[p].rows) row -= scan.pieces[p++].rows;
+  const ScanPiece& piece = scan.pieces[p];
+  const int begin = static_cast<int>(blockIdx.y) * kScanColumns;
+  const int end = min(begin + kScanColumns, piece.columns);
+  const float* x = piece.data + row * piece.ld;
+  bool bad = false;
+  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kScanThreads) {
+    const float value = x[i];
+    bad |= !(value < INFINITY) || (value == -INFINITY && !piece.minus_infinity);
+  }
+  if (__syncthreads_or(bad) != 0 && threadIdx.x == 0) atomicMax(marks + (piece.first_row + row) * stride, piece.mark);
+}
+
+void scan(std::span<const ScanPiece> pieces, int32_t* marks, int stride, Stream& stream) {
+  Scan all{.pieces = {}, .count = static_cast<int>(pieces.size())};
+  int rows = 0, columns = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    all.pieces[i] = pieces[i];
+    rows += pieces[i].rows;
+    columns = std::max(columns, pieces[i].columns);
+  }
+  if (rows == 0) return;
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>((columns + kScanColumns - 1) / kScanColumns));
+  scan_rows<<<grid, kScanThreads, 0, handle(stream)>>>(all, marks, stride);
+}
+
+void enter(const Stream& stream) {
+  int device = 0;
+  must(cudaStreamGetDevice(handle(stream), &device), "the device of a stream");
+  must(cudaSetDevice(device), "using the device");
+}
+std::shared_ptr<void> new_stream(const Stream& like) {
+  enter(like);
+  int least = 0, greatest = 0;
+  must(cudaDeviceGetStreamPriorityRange(&least, &greatest), "the priorities of streams");
+  cudaStream_t made = nullptr;
+  must(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, least), "one more stream");
+  return {static_cast<void*>(made), [](void* s) { cudaStreamDestroy(static_cast<cudaStream_t>(s)); }};
 }
 
 std::shared_ptr<void> record(const std::function<void()>& launches, Stream& stream) {
@@ -149,7 +200,7 @@ Result<CudaInfo> find_cuda(int ordinal) {
   info.device.memory_bound = "the card";
   info.device.shared_bytes = info.shared_per_block;
   for (const Compiled& c : kCompiled)
-    if (c.major == properties.major && c.minor == properties.minor) info.device.isas = {Isa::CudaPortable, c.isa};
+    if (c.major == properties.major && c.minor == properties.minor) info.device.isas = {c.isa, Isa::CudaPortable};
   if (info.device.isas.empty())
     return Error{Code::Unsupported,
                  info.device.name + " has compute capability " + std::to_string(properties.major) + "." +
@@ -183,6 +234,9 @@ Memory CudaStream::memory() const {
           .download = download,
           .clear = clear,
           .synchronise = synchronise,
+          .scan = scan,
+          .enter = enter,
+          .new_stream = new_stream,
           .record = record,
           .replay = replay};
 }

@@ -39,17 +39,20 @@ Parts parts_of(const EncodedMatrix& m) {
 
 size_t row_major_bytes(const EncodedMatrix& m) { return static_cast<size_t>(parts_of(m).total); }
 
-void fill_row_major(const EncodedMatrix& m, std::byte* out, int part, int parts) {
+void pieces_row_major(const EncodedMatrix& m, const Conversion::Copy& copy) {
   const Parts p = parts_of(m);
-  const auto copy = [&](std::byte* to, const void* from, int64_t bytes) {
+  copy(0, m.data, encoded_data_bytes(m.format, m.n, m.k));
+  copy(p.data, m.scale, encoded_scale_bytes(m.format, m.n, m.k));
+  if (m.format.global_scale) copy(p.data + p.scale, &m.global_scale, sizeof m.global_scale);
+}
+
+void fill_row_major(const EncodedMatrix& m, std::byte* out, int part, int parts) {
+  pieces_row_major(m, [&](int64_t offset, const void* from, int64_t bytes) {
     const Range range = split(bytes, part, parts);
     if (range.begin < range.end)
-      std::memcpy(to + range.begin, static_cast<const std::byte*>(from) + range.begin,
+      std::memcpy(out + offset + range.begin, static_cast<const std::byte*>(from) + range.begin,
                   static_cast<size_t>(range.end - range.begin));
-  };
-  copy(out, m.data, encoded_data_bytes(m.format, m.n, m.k));
-  copy(out + p.data, m.scale, encoded_scale_bytes(m.format, m.n, m.k));
-  if (m.format.global_scale && part == 0) std::memcpy(out + p.data + p.scale, &m.global_scale, sizeof m.global_scale);
+  });
 }
 
 }  // namespace
@@ -94,7 +97,8 @@ std::vector<Conversion> cuda_conversions() {
   return {{.to = Layout::CudaRowMajor,
            .formats = {kF32, kF16, kBf16, kFp8BlockF32, kFp8BlockUe8m0, kFp8Tensor, kFp8Channel, kNvfp4},
            .bytes = cuda::row_major_bytes,
-           .fill = cuda::fill_row_major}};
+           .fill = cuda::fill_row_major,
+           .pieces = cuda::pieces_row_major}};
 }
 
 }  // namespace plumb
