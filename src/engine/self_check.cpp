@@ -21,7 +21,7 @@ namespace {
 
 using Logits = ProbeLogits;
 constexpr int kAnswer = 8;           // tokens generated where paths are compared
-constexpr int kReplayedAnswer = 24;  // and where ops are, as long as that costs little
+constexpr int kReplayedAnswer = 16;  // and where ops are, as long as that costs little
 
 class SelfChecks {
  public:
@@ -146,9 +146,8 @@ void SelfChecks::layer_replay(Check& check) {
       [&](const OpCall& call, const Site& site) -> RowRange {
         if (site.decl.call.op == Op::Sample || !sampled(call.site)) return {};  // the sampler has a check of its own
         if (!weights.running() && seen[call.site]++ >= (small_ ? 2 * kReplayedAnswer : in_.full ? 6 : 3)) return {};
-        const int64_t rows = small_ ? call.rows
-                                    : std::max<int64_t>(affordable_rows(site.decl.call, call.rows),
-                                                        std::min<int64_t>(call.rows, in_.full ? 4 : 1));
+        const int64_t rows = std::max<int64_t>(affordable_rows(site.decl.call, call.rows),
+                                               std::min<int64_t>(call.rows, in_.full ? 4 : 1));
         return {.first = call.rows - rows, .count = rows};
       },
       [&] {
