@@ -293,7 +293,6 @@ void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {
     for (const int heads : {16, 20, 64, 70})
       shapes.push_back({.heads = heads, .nope = 32, .rope = 64, .v = 24, .rank = 512, .topk = 200});
     shapes.push_back({.heads = 9, .nope = 40, .rope = 16, .v = 130, .rank = 128, .topk = 70});
-    shapes.push_back({.heads = 66, .nope = 16, .rope = 64, .v = 24, .rank = 512, .topk = 1000});
     shapes.push_back({.heads = 5, .nope = 16, .rope = 8, .v = 16, .rank = 256, .topk = 64});
   }
   for (const Format& format : contract.weight) {
@@ -305,10 +304,6 @@ void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {
         shape.format = format;
         shape.kv = kv;
         const bool main = &format == &contract.weight.front();
-        if (shape.topk >= 1000) {  // several tiles of keys a block, one of them without a key
-          if (main) out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{1100, 700, 1}, 2, rng));
-          continue;
-        }
         out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{3, 150}, 1, rng));
         if (!main && shape.rank != 128) continue;
         out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{30, 1, 140}, std::min(most, 6), rng));

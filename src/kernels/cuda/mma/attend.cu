@@ -1,11 +1,10 @@
-// Sparse MLA in absorbed form on the tensor cores (model.md 3.6), in four kernels:
+// Sparse MLA in absorbed form on the tensor cores (model.md 3.6), in three kernels:
 //   absorb_queries  q_lat[t, h] = W_UK[h]^T q_nope[t, h], bf16
-//   attend_split    one block a row, up to 64 heads and a part of the selected positions: S = Q K^T, an online softmax
-//   in
-//                   base 2, and O += P V, where V is the first `rank` of K. Heads are the 64 rows of its products:
-//                   fewer cost no more time than the gathering of the cache's rows does
-//   join_parts      adds up the parts
-//   project_values  multiplies by W_UV[h]
+//   attend_split    one block a row, up to 64 heads and a part of the selected positions. Tiles of 64 latent rows are
+//                   gathered into shared memory as bf16 (the next one is on its way while this one is multiplied);
+//                   S^T = K Q^T, an online softmax in base 2, and O^T += V^T P^T, where V is the first `rank` of K
+//   project_values  joins the parts and multiplies by W_UV[h]
+// Heads are the n of every product, so that eight heads of a tensor-parallel rank waste nothing.
 #include <algorithm>
 
 #include "kernels/cuda/mma/attend_products.cuh"
@@ -29,51 +28,39 @@ void allow(Function* kernel, int bytes) {
   }
 }
 
-// May start while the kernel before it still runs; it waits for what it needs of that one.
-template <class... Args>
-void launch_early(void (*kernel)(Args...), dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
-                  Args... args) {
-  allow(kernel, shared_bytes);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, args...);
-  PLUMB_CHECK(status == cudaSuccess, cudaGetErrorString(status));
+template <int rank_width, int head_tiles, bool fp8>
+void launch_split(const Attend& a, const MlaAttendArgs& args, cudaStream_t stream) {
+  using L = SplitLayout<rank_width, head_tiles, fp8>;
+  allow(attend_split<rank_width, head_tiles, fp8>, L::kBytes);
+  const dim3 grid(static_cast<unsigned>(a.rows), static_cast<unsigned>(a.splits),
+                  static_cast<unsigned>((a.heads + L::kHeads - 1) / L::kHeads));
+  attend_split<rank_width, head_tiles, fp8><<<grid, kThreads, L::kBytes, stream>>>(a, args.paging, args.kv);
 }
-
-int groups_of(int64_t heads) { return static_cast<int>((heads + kHeads - 1) / kHeads); }
 
 template <bool fp8>
 void launch_split(const Attend& a, const MlaAttendArgs& args, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(a.rows), static_cast<unsigned>(a.splits),
-                  static_cast<unsigned>(groups_of(a.heads)));
-  if (a.rank == 128)
-    launch_early(attend_split<128, fp8>, grid, kSplitThreads, SplitLayout<128>::kBytes, stream, a, args.paging,
-                 args.kv);
-  else
-    launch_early(attend_split<512, fp8>, grid, kSplitThreads, SplitLayout<512>::kBytes, stream, a, args.paging,
-                 args.kv);
+  if (a.rank == 128) return launch_split<128, 1, fp8>(a, args, stream);
+  if (a.heads <= 8) return launch_split<512, 1, fp8>(a, args, stream);
+  if (a.heads <= 16) return launch_split<512, 2, fp8>(a, args, stream);
+  if (a.heads <= 32) return launch_split<512, 4, fp8>(a, args, stream);
+  launch_split<512, 8, fp8>(a, args, stream);
 }
 
+int groups_of(int64_t heads, int64_t rank) {
+  return static_cast<int>(rank == 128 ? (heads + 7) / 8 : (heads + 63) / 64);
+}
 int tiles_of(int64_t topk) { return static_cast<int>((topk + kKeys - 1) / kKeys); }
 // Parts of the selected positions: enough blocks for every multiprocessor, or the same for every batch.
-int splits_of(int64_t rows, int64_t heads, int64_t topk, bool fixed) {
-  const int64_t wanted = fixed ? kFixedSplits : kBlocks / std::max<int64_t>(1, rows * groups_of(heads));
-  return static_cast<int>(std::clamp<int64_t>(wanted, 1, std::min(tiles_of(topk), kMaxSplits)));
+int splits_of(int64_t rows, int64_t heads, int64_t rank, int64_t topk, bool fixed) {
+  const int64_t wanted = fixed ? kFixedSplits : kBlocks / std::max<int64_t>(1, rows * groups_of(heads, rank));
+  return static_cast<int>(std::clamp<int64_t>(wanted, 1, tiles_of(topk)));
 }
 
 int64_t query_bytes(int64_t heads, int64_t rank) { return aligned(kRowChunk * heads * rank * 2); }
 int64_t rows_times_splits(const Call& c, bool fixed) {
   int64_t most = 1;
   for (int64_t rows = 1; rows <= kRowChunk; ++rows)
-    most = std::max(most, rows * splits_of(rows, c.heads, c.topk, fixed));
+    most = std::max(most, rows * splits_of(rows, c.heads, c.k, c.topk, fixed));
   return most;
 }
 template <bool fixed>
@@ -106,11 +93,11 @@ void mla_attend(const MlaAttendArgs& args, Stream& s) {
                                        aligned(rows_times_splits(call, fixed) * a.heads * a.rank * 4));
   for (; a.first_row < args.paging.rows; a.first_row += kRowChunk) {
     a.rows = static_cast<int>(std::min<int64_t>(kRowChunk, args.paging.rows - a.first_row));
-    a.splits = splits_of(a.rows, a.heads, a.topk_count, fixed);
+    a.splits = splits_of(a.rows, a.heads, a.rank, a.topk_count, fixed);
     a.tiles = (tiles_of(a.topk_count) + a.splits - 1) / a.splits;
     // Few heads make few blocks: fewer rows in each, then, down to what one product of fragments takes.
     a.tokens = kTokens;
-    while (a.tokens > 8 && (a.rows + a.tokens - 1) / a.tokens * a.heads * 2 < kBlocks * 3 / 4) a.tokens /= 2;
+    while (a.tokens > 8 && (a.rows + a.tokens - 1) / a.tokens * a.heads * 2 < kBlocks) a.tokens /= 2;
     const int padded = (a.nope + 15) / 16 * 16;
     const int absorb_bytes = (padded * (kColumns + 8) + a.tokens * (padded + 8)) * 2;
     const int project_bytes = a.tokens * (a.rank + 8) * 2;
@@ -118,16 +105,15 @@ void mla_attend(const MlaAttendArgs& args, Stream& s) {
     const auto tokens = static_cast<unsigned>((a.rows + a.tokens - 1) / a.tokens);
     const auto with_kind = [&](auto absorb, auto project) {
       allow(absorb, absorb_bytes);
+      allow(project, project_bytes);
       absorb<<<dim3(heads, static_cast<unsigned>(a.rank / kColumns), tokens), kThreads,
                static_cast<size_t>(absorb_bytes), handle(s)>>>(a);
       if (g.latent == KvFormat::Fp8Tile128)
         launch_split<true>(a, args, handle(s));
       else
         launch_split<false>(a, args, handle(s));
-      launch_early(join_parts, dim3(heads, static_cast<unsigned>(a.rows)), kJoinThreads, 0, handle(s), a,
-                   args.paging.sequence);
-      launch_early(project, dim3(heads, static_cast<unsigned>((a.v + kColumns - 1) / kColumns), tokens), kThreads,
-                   project_bytes, handle(s), a);
+      project<<<dim3(heads, static_cast<unsigned>((a.v + kColumns - 1) / kColumns), tokens), kThreads,
+                static_cast<size_t>(project_bytes), handle(s)>>>(a, args.paging.sequence);
     };
     const WeightKind kind = kind_of(a.kv_b);
     if (kind == WeightKind::Bf16)
@@ -149,8 +135,8 @@ Contract contract() {
   c.weight_layout = Layout::CudaRowMajor;
   c.reads = {kBf16};
   c.kv = {KvFormat::Bf16, KvFormat::Fp8Tile128};
-  c.arch = Isa::Sm90a;  // wgmma, and 230 KB of shared memory a block
-  c.limits = {.k_multiple = 128, .k_max = 512, .rope_max = kRopeWidth};
+  c.arch = Isa::Sm90a;  // up to 220 KB of shared memory a block
+  c.limits = {.k_multiple = 128, .k_max = 512, .topk_max = kMaxTopk, .rope_max = kRopeWidth};
   c.round_bf16 = c.norm_two_roundings = c.index_hadamard = true;
   c.deterministic = true;
   c.batch_invariant = fixed;

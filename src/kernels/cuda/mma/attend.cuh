@@ -8,11 +8,12 @@ namespace plumb::cuda::mla {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kKeys = 64;       // of a tile
-inline constexpr int kHeads = 64;      // of a block of attend_split
 inline constexpr int kRopeWidth = 64;  // columns kept for the rope part
 inline constexpr int kTokens = 64;     // at most, of one block of absorb_queries and project_values
 inline constexpr int kColumns = 128;   // of the latent (absorb_queries) or of the values (project_values) in one block
-inline constexpr int kMaxSplits = 64;  // that join_parts adds up
+inline constexpr int kScoreStride = kKeys + 4;        // floats
+inline constexpr int kProbStride = 2 * kScoreStride;  // bf16: a head's probabilities take the place of its scores
+inline constexpr int kMaxTopk = 4096;                 // rows of one split that shared memory can list
 
 struct Attend {
   Act q{};
@@ -25,7 +26,7 @@ struct Attend {
   int64_t first_row = 0;
   int rows = 0, splits = 0, tiles = 0;  // of this launch; tiles of one split
   int tokens = 0;                       // of one block of absorb_queries and project_values
-  uint16_t* q_lat = nullptr;            // [rows, heads, rank]; join_parts puts what was attended to in its place
+  uint16_t* q_lat = nullptr;            // [rows, heads, rank]
   float* part = nullptr;                // [rows, splits, heads, rank], normalised
   float* log_sum = nullptr;             // [rows, splits, heads], base 2
   Act out{};
@@ -34,17 +35,17 @@ struct Attend {
 };
 
 // put(i, load(i)) for this thread's share of 0 ... count - 1, with eight loads under way.
-template <int threads = kThreads, class Load, class Put>
+template <class Load, class Put>
 __device__ void stage(int count, Load load, Put put) {
   constexpr int kBatch = 8;
-  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kBatch * threads) {
+  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kBatch * kThreads) {
     decltype(load(0)) loaded[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j)
-      if (begin + j * threads < count) loaded[j] = load(begin + j * threads);
+      if (begin + j * kThreads < count) loaded[j] = load(begin + j * kThreads);
 #pragma unroll
     for (int j = 0; j < kBatch; ++j)
-      if (begin + j * threads < count) put(begin + j * threads, loaded[j]);
+      if (begin + j * kThreads < count) put(begin + j * kThreads, loaded[j]);
   }
 }
 

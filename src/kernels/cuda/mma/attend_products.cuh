@@ -8,7 +8,6 @@ namespace plumb::cuda::mla {
 template <WeightKind kind>
 __global__ void __launch_bounds__(kThreads, 2) absorb_queries(Attend a) {
   extern __shared__ __align__(16) uint16_t memory[];
-  cudaTriggerProgrammaticLaunchCompletion();
   const int padded = (a.nope + 15) / 16 * 16;
   constexpr int kWeightStride = kColumns + 8, kPieces = kColumns / 8;
   const int query_stride = padded + 8;
@@ -66,87 +65,71 @@ __global__ void __launch_bounds__(kThreads, 2) absorb_queries(Attend a) {
     }
 }
 
-// o_lat in place of q_lat: the splits' parts by their shares of the softmax's sum. Blocks: [heads, rows] of
-// kJoinThreads; a thread has four neighbouring elements.
-inline constexpr int kJoinThreads = 128;
-static __global__ void __launch_bounds__(kJoinThreads) join_parts(Attend a, const int32_t* sequence) {
-  constexpr int kBatch = 8;
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-  const int h = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
-  const int64_t local = blockIdx.y;
-  __shared__ float weights[kMaxSplits];
-  const bool there = sequence[a.first_row + local] >= 0;
-  if (tid < kMaxSplits && tid < a.splits)
-    weights[tid] = there ? a.log_sum[(local * a.splits + tid) * a.heads + h] : -INFINITY;
-  __syncthreads();
+// o_lat of one row and head: the splits' parts by their shares of the softmax's sum. A warp; a lane has two of each 64
+// elements.
+__device__ inline void join(const Attend& a, int64_t local, int h, uint16_t* to) {
+  constexpr int kMost = 512 / 64;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float* log_sum = a.log_sum + local * a.splits * a.heads + h;
+  const float* part = a.part + (local * a.splits * a.heads + h) * a.rank + lane * 2;
   float largest = -INFINITY;
-  for (int s = 0; s < a.splits; ++s) largest = fmaxf(largest, weights[s]);
-  if (tid * 4 >= a.rank) return;
-  const float* part = a.part + (local * a.splits * a.heads + h) * a.rank + tid * 4;
-  float sum[4] = {}, total = 0;
-  for (int begin = 0; begin < a.splits; begin += kBatch) {
-    float4 value[kBatch];
-    float share[kBatch];
+  for (int s = lane; s < a.splits; s += 32) largest = fmaxf(largest, log_sum[s * a.heads]);
+  for (int offset = 16; offset > 0; offset /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+  float sum[kMost][2] = {}, total = 0;
+  for (int begin = 0; begin < a.splits; begin += 32) {
+    const float own = begin + lane < a.splits ? log_sum[(begin + lane) * a.heads] : -INFINITY;
+    const float weight = own == -INFINITY ? 0.0f : exp2f(own - largest);
+    const int count = min(32, a.splits - begin);
+#pragma unroll 2
+    for (int s = 0; s < count; ++s) {
+      const float share = __shfl_sync(~0u, weight, s);
+      if (share == 0) continue;  // a part that saw nothing was never written
+      total += share;
+      const float* from = part + static_cast<int64_t>(begin + s) * a.heads * a.rank;
+      float2 value[kMost];
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const float own = begin + j < a.splits ? weights[begin + j] : -INFINITY;
-      share[j] = own == -INFINITY ? 0.0f : exp2f(own - largest);
-      // A part that saw nothing holds zeros or was never written.
-      value[j] = share[j] == 0
-                     ? float4{0, 0, 0, 0}
-                     : *reinterpret_cast<const float4*>(part + static_cast<int64_t>(begin + j) * a.heads * a.rank);
-    }
+      for (int i = 0; i < kMost; ++i)
+        if (64 * i < a.rank) value[i] = *reinterpret_cast<const float2*>(from + 64 * i);
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      total += share[j];
-      sum[0] = fmaf(share[j], value[j].x, sum[0]), sum[1] = fmaf(share[j], value[j].y, sum[1]);
-      sum[2] = fmaf(share[j], value[j].z, sum[2]), sum[3] = fmaf(share[j], value[j].w, sum[3]);
+      for (int i = 0; i < kMost; ++i)
+        if (64 * i < a.rank)
+          sum[i][0] = fmaf(share, value[i].x, sum[i][0]), sum[i][1] = fmaf(share, value[i].y, sum[i][1]);
     }
   }
   const float inverse = total == 0 ? 0.0f : 1.0f / total;
-  *reinterpret_cast<uint2*>(a.q_lat + (local * a.heads + h) * a.rank + tid * 4) = {
-      pack_bf16(sum[0] * inverse, sum[1] * inverse), pack_bf16(sum[2] * inverse, sum[3] * inverse)};
+#pragma unroll
+  for (int i = 0; i < kMost; ++i)
+    if (64 * i < a.rank)
+      *reinterpret_cast<uint32_t*>(to + lane * 2 + 64 * i) = pack_bf16(sum[i][0] * inverse, sum[i][1] * inverse);
 }
 
 template <WeightKind kind>
-__global__ void __launch_bounds__(kThreads, 2) project_values(Attend a) {
+__global__ void __launch_bounds__(kThreads, 2) project_values(Attend a, const int32_t* sequence) {
   extern __shared__ __align__(16) uint16_t latents[];  // [a.tokens][rank + 8]
   const int stride = a.rank + 8;
   const int h = static_cast<int>(blockIdx.x), first_value = static_cast<int>(blockIdx.y) * kColumns;
   const int first = static_cast<int>(blockIdx.z) * a.tokens, count = min(a.tokens, a.rows - first);
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32, g = lane / 4, q = lane % 4;
   const int tiles = (count + 7) / 8;
+  for (int t = warp; t < tiles * 8; t += kThreads / 32) {
+    if (t < count && sequence[a.first_row + first + t] >= 0)
+      join(a, first + t, h, latents + t * stride);
+    else
+      for (int c = lane * 2; c < a.rank; c += 64) *reinterpret_cast<uint32_t*>(latents + t * stride + c) = 0;
+  }
+  __syncthreads();
   const int low = first_value + warp * 16 + g, high = low + 8;
   const int64_t w_row = static_cast<int64_t>(h) * (a.nope + a.v) + a.nope;
   const int64_t w_low = w_row + min(low, a.v - 1), w_high = w_row + min(high, a.v - 1);
   float sum[kTokens / 8][4] = {};
   constexpr int kBatch = 4;  // of 32 k: a lane's eight are 8 q ... 8 q + 7 of them
-  Eight<kind> loaded[kBatch][2];
-  const auto load = [&](int k) {
+  for (int k = 0; k < a.rank; k += 32 * kBatch) {
+    Eight<kind> loaded[kBatch][2];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       loaded[j][0].load(a.kv_b, w_low, k + 32 * j + 8 * q);
       loaded[j][1].load(a.kv_b, w_high, k + 32 * j + 8 * q);
     }
-  };
-  load(0);  // before what another kernel still makes
-  cudaGridDependencySynchronize();
-  const int pieces = a.rank / 8;
-  stage(
-      tiles * 8 * pieces,
-      [&](int i) {
-        const int t = i / pieces;
-        return t < count ? *reinterpret_cast<const uint4*>(
-                               a.q_lat + (static_cast<int64_t>(first + t) * a.heads + h) * a.rank + i % pieces * 8)
-                         : uint4{0, 0, 0, 0};
-      },
-      [&](int i, const uint4& eight) {
-        *reinterpret_cast<uint4*>(latents + i / pieces * stride + i % pieces * 8) = eight;
-      });
-  __syncthreads();
-  for (int k = 0; k < a.rank; k += 32 * kBatch) {
-    if (k > 0) load(k);
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const uint4 l = loaded[j][0].decoded(), u = loaded[j][1].decoded();

@@ -1,453 +1,370 @@
-// Attention over a part of the selected positions: up to 64 heads and one row a block of four groups of four warps.
-// The last two gather 64 rows of the cache at a time and write them as bf16 where products read them, one tile ahead;
-// the first multiplies queries with keys, keeps an online softmax in base 2, and adds up one half of the values; the
-// second is given the probabilities and adds up the other half.
+// Attention over a part of the selected positions, up to 64 heads and one row a block.
 #pragma once
 
 #include "kernels/cuda/mma/attend.cuh"
-#include "kernels/cuda/mma/wgmma.cuh"
 
 namespace plumb::cuda::mla {
 
-inline constexpr int kGatherThreads = 2 * kGroupThreads;
-inline constexpr int kSplitThreads = 2 * kGroupThreads + kGatherThreads;
-// Of a thread: 128 at launch, then these of the first, the second and the gathering groups.
-inline constexpr int kFirstRegisters = 208, kSecondRegisters = 176, kGatherRegisters = 64;
+// Byte address of 16-byte chunk `chunk` of row `row`; eight rows of one chunk lie in eight different groups of banks.
+template <int width>
+__device__ uint32_t at_chunk(uint32_t base, int row, int chunk) {
+  return base + static_cast<uint32_t>((row * (width / 8) + (chunk ^ (row & 7))) * 16);
+}
 
-template <int rank_width>
-struct SplitLayout {  // of attend_split's shared memory, in bytes from a multiple of kSwizzleBytes
+template <int rank_width, int head_tiles, bool fp8>
+struct SplitLayout {  // of attend_split's shared memory, in bytes
   static constexpr int kWidth = rank_width + kRopeWidth;
-  static constexpr int kBlock = kKeys * 128;  // 64 elements of 64 rows
-  static constexpr int kTileBytes = kWidth / 64 * kBlock;
-  static constexpr int kRopeBlock = rank_width / 64 * kBlock;
+  static constexpr int kHeads = 8 * head_tiles;
+  static constexpr int kHalves = head_tiles == 1 ? 2 : 1;  // of k in S^T: eight warps have eight tiles of keys x k
   static constexpr int kQuery = 0;
-  static constexpr int kLatent = kTileBytes;  // two tiles
-  static constexpr int kProbs = kLatent + 2 * kTileBytes;
-  static constexpr int kFactors = kProbs + kKeys * kHeads * 2;
-  static constexpr int kPresent = kFactors + kGroupThreads * 8;  // of two tiles, a bit a key
-  static constexpr int kBarriers = kPresent + 2 * 8;             // full, full, empty, empty
-  static constexpr int kUsed = kBarriers + 4 * 8;
-  static constexpr int kBytes = kUsed + 8 + kSwizzleBytes;
+  static constexpr int kLatent = kQuery + kHeads * kWidth * 2;
+  static constexpr int kLatentBytes = kKeys * kWidth * 2;
+  static constexpr bool kTwo = !fp8 && head_tiles < 8;  // tiles of bf16; with 64 heads there is room for one only
+  static constexpr int kRaw = kLatent + (kTwo ? 2 : 1) * kLatentBytes;
+  static constexpr int kRawRow = rank_width + rank_width / 128 * 4 + kRopeWidth * 2;
+  static constexpr int kRawStride = (kRawRow + 15) / 16 * 16;
+  static constexpr int kStages = head_tiles < 8 ? 2 : 1;  // of raw rows
+  static constexpr int kScores = kRaw + (fp8 ? kStages * kKeys * kRawStride : 0);
+  static constexpr int kScoreBytes = kHalves * kHeads * kScoreStride * 4;
+  static constexpr int kFactors = kScores + kScoreBytes;
+  static constexpr int kRows = kFactors + 2 * kHeads * 4;
+  static constexpr int kMask = kRows + kMaxTopk * 4;
+  static constexpr int kBytes = kMask + kMaxTopk / kKeys / 8;
 };
 
-// E4M3 codes 0 and 1 of `pair` times scale, rounded to bf16.
-__device__ inline uint32_t scaled_codes(uint32_t pair, float scale) {
-  float low, high;
-  unpack_halves(halves_of(pair), low, high);
-  return pack_bf16(low * scale, high * scale);
-}
-// The thread's number, asked anew: what was known of it before a role began has been seen lost there (ptxas 13.0).
-__device__ inline int thread_again() {
-  int tid;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
-  return tid;
-}
-
-// One of the warps that gather: eight keys of each tile, whose rows its lanes know (lanes i, i + 8, ... key i's).
-// `wide`: a row and its parts begin at multiples of 16 bytes; else of four.
-template <int rank_width, bool wide>
-struct Gatherer {
-  using L = SplitLayout<rank_width>;
-  static constexpr int kEach = kKeys / (kGatherThreads / 32);
-  static_assert(kEach == 8, "a byte of `present` a warp");
+template <int rank_width, int head_tiles, bool fp8>
+struct Tiles {
+  using L = SplitLayout<rank_width, head_tiles, fp8>;
   const Attend& a;
   const Paging& paging;
-  const uint8_t* cache;
+  const KvView& kv;
   unsigned char* memory;
   int64_t t;
-  int32_t sequence, last;
-  int first, row_bytes;
-  int warp, lane;
+  int32_t sequence;
 
-  __device__ int32_t index(int tile) const {
-    const int at = (first + tile) * kKeys + warp * kEach + lane % kEach;
-    const int32_t i = tile < a.tiles && at < a.topk_count ? a.topk[t * a.topk_ld + at] : -1;
-    return i <= last ? i : -1;
+  // Of the split's positions: rows of the cache, -1 where there is none.
+  __device__ const int32_t* rows(int tile) const {
+    return reinterpret_cast<const int32_t*>(memory + L::kRows) + tile * kKeys;
   }
-  __device__ int32_t row(int32_t i) const {
-    return i < 0 ? -1 : page_at(paging, sequence, i) * paging.page_tokens + i % paging.page_tokens;
+  __device__ uint32_t latent(int buffer) const {
+    return shared_address(memory) + L::kLatent + (L::kTwo ? buffer * L::kLatentBytes : 0);
   }
-  __device__ const uint8_t* at(int32_t row) const { return cache + static_cast<int64_t>(max(row, 0)) * row_bytes; }
-  __device__ uint32_t latent(int buffer) const { return shared_address(memory) + L::kLatent + buffer * L::kTileBytes; }
-  __device__ uint32_t barrier(int which) const { return shared_address(memory) + L::kBarriers + which * 8; }
-  // The tile is in `buffer`: so say all threads that gather.
-  __device__ void hand_over(int buffer, int32_t mine) const {
-    const unsigned present = __ballot_sync(~0u, mine >= 0);
-    if (lane == 0) memory[L::kPresent + buffer * 8 + warp] = static_cast<uint8_t>(present);
-    publish_shared();
-    arrive(barrier(buffer));
-  }
-  // 16-bit elements of the keys' bytes [from, from + count) into 64-element blocks from `block` on. Nothing waits.
-  __device__ void copy_keys(uint32_t block, int32_t mine, int from, int count) const {
-    constexpr int kPiece = wide ? 16 : 4;
-    const int pieces = count / kPiece;
-    const int together = pieces >= 32 ? 32 : 8;  // lanes that copy one key
-#pragma unroll 4
-    for (int begin = 0; begin < kEach; begin += 32 / together) {
-      const int key = begin + lane / together;
-      const int32_t r = __shfl_sync(~0u, mine, key);
-      const uint8_t* source = at(r) + from;
-      for (int piece = lane % together; piece < pieces; piece += together) {
-        const int byte = piece * kPiece;
-        const uint32_t to =
-            swizzled(block + static_cast<uint32_t>(byte / 128 * L::kBlock), warp * kEach + key, byte % 128 / 16) +
-            static_cast<uint32_t>(byte % 16);
-        if constexpr (wide)
-          copy_async_16(to, source + byte, r >= 0);
-        else
-          copy_async_4(to, source + byte, r >= 0);
-      }
-    }
-  }
+  __device__ int raw(int buffer) const { return L::kRaw + (L::kStages == 2 ? buffer * kKeys * L::kRawStride : 0); }
 
-  // FP8: a lane has 16 latent elements of each key, and the scale of chunk lane % 4 of key lane / 4.
-  struct Codes {
-    uint4 sixteen[kEach];
-    float scale;
-  };
-  __device__ void load(Codes& to, int32_t mine) const {
+  // Where all of the split's rows lie, and which of its tiles have any.
+  __device__ void find_rows(int first) const {
+    auto* mask = reinterpret_cast<uint32_t*>(memory + L::kMask);
+    auto* to = reinterpret_cast<int32_t*>(memory + L::kRows);
+    const int32_t last = paging.positions[t];
+    for (int i = static_cast<int>(threadIdx.x); i < kMaxTopk / kKeys / 32; i += kThreads) mask[i] = 0;
+    __syncthreads();
+    stage(
+        a.tiles * kKeys,
+        [&](int i) {
+          const int at = first * kKeys + i;
+          const int32_t index = at < a.topk_count ? a.topk[t * a.topk_ld + at] : -1;
+          return index >= 0 && index <= last ? index : -1;
+        },
+        [&](int i, int32_t index) { to[i] = index; });
+    stage(
+        a.tiles * kKeys,
+        [&](int i) {
+          const int32_t index = to[i];
+          return index < 0 ? -1 : page_at(paging, sequence, index) * paging.page_tokens + index % paging.page_tokens;
+        },
+        [&](int i, int32_t row) {
+          to[i] = row;
+          if (row >= 0) atomicOr(&mask[i / kKeys / 32], 1u << (i / kKeys % 32));
+        });
+    __syncthreads();
+  }
+  // The first tile with a row from `tile` on, counted from the split's first; a.tiles or more if there is none.
+  __device__ int next(int tile) const {
+    const auto* mask = reinterpret_cast<const uint32_t*>(memory + L::kMask);
+    while (tile < a.tiles && (mask[tile / 32] >> (tile % 32) & 1u) == 0) ++tile;
+    return tile;
+  }
+  __device__ void fetch(int tile, int buffer) const {
+    const auto row_bytes = static_cast<int>(latent_row_bytes_of(kv.geometry));
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const bool wide = row_bytes % 16 == 0;
+    const int piece = wide ? 16 : 4;
+    constexpr int kEach = kKeys / (kThreads / 32);
+    int32_t row[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) row[i] = rows(tile)[warp * kEach + i];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int32_t r = __shfl_sync(~0u, mine, i);
-      const uint8_t* from = at(r) + lane * 16;
-      to.sixteen[i] = {0, 0, 0, 0};
-      if (r < 0 || lane * 16 >= a.rank) continue;
-      if constexpr (wide) {
-        to.sixteen[i] = __ldg(reinterpret_cast<const uint4*>(from));
-      } else {
-        const auto* words = reinterpret_cast<const uint32_t*>(from);
-        to.sixteen[i] = {__ldg(words), __ldg(words + 1), __ldg(words + 2), __ldg(words + 3)};
-      }
-    }
-    const int32_t r = __shfl_sync(~0u, mine, lane / 4);
-    const bool there = r >= 0 && lane % 4 * kLatentTile < a.rank;
-    to.scale = there ? __ldg(reinterpret_cast<const float*>(at(r) + a.rank) + lane % 4) : 0.0f;
-  }
-  __device__ void store(const Codes& from, uint32_t tile) const {
-    const bool odd = lane / 4 % 2 != 0;  // these lanes write their second piece first: all banks are busy
-    const uint32_t block = tile + static_cast<uint32_t>(lane / 4 * L::kBlock);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const uint4 c = from.sixteen[i];
-      const float s = __shfl_sync(~0u, from.scale, i * 4 + lane / 8);
-      const uint4 low = {scaled_codes(c.x, s), scaled_codes(c.x >> 16, s), scaled_codes(c.y, s),
-                         scaled_codes(c.y >> 16, s)};
-      const uint4 high = {scaled_codes(c.z, s), scaled_codes(c.z >> 16, s), scaled_codes(c.w, s),
-                          scaled_codes(c.w >> 16, s)};
       const int key = warp * kEach + i;
-      if (lane * 16 >= rank_width) continue;
-      store_shared(swizzled(block, key, lane % 4 * 2 + (odd ? 1 : 0)), odd ? high : low);
-      store_shared(swizzled(block, key, lane % 4 * 2 + (odd ? 0 : 1)), odd ? low : high);
-    }
-  }
-
-  __device__ void run_fp8(int used) const {
-    const int rope_at = a.rank + (a.rank + kLatentTile - 1) / kLatentTile * 4;
-    int32_t now = row(index(0)), next = row(index(1)), later = index(2);
-    Codes codes;
-    load(codes, now);
-    for (int tile = 0; tile < used; ++tile) {
-      const int buffer = tile % 2;
-      const int32_t after = row(later);
-      later = index(tile + 3);
-      wait(barrier(2 + buffer), tile / 2 + 1);
-      copy_keys(latent(buffer) + L::kRopeBlock, now, rope_at, a.rope * 2);
-      commit_copies();
-      store(codes, latent(buffer));
-      if (tile + 1 < used) load(codes, next);
-      wait_for_copies();
-      hand_over(buffer, now);
-      now = next, next = after;
-    }
-  }
-  __device__ void run_bf16(int used) const {
-    int32_t before = -1, now = row(index(0)), next = row(index(1)), later = index(2);
-    for (int tile = 0; tile <= used; ++tile) {
-      const int32_t after = row(later);
-      later = index(tile + 3);
-      if (tile < used) {
-        wait(barrier(2 + tile % 2), tile / 2 + 1);
-        copy_keys(latent(tile % 2), now, 0, a.rank * 2);
-        copy_keys(latent(tile % 2) + L::kRopeBlock, now, a.rank * 2, a.rope * 2);
+      const auto* from = reinterpret_cast<const uint8_t*>(kv.latent) + static_cast<int64_t>(max(row[i], 0)) * row_bytes;
+      for (int at = lane * piece; at < row_bytes; at += 32 * piece) {
+        uint32_t to;
+        if constexpr (fp8) {
+          to = shared_address(memory) + static_cast<uint32_t>(raw(buffer) + key * L::kRawStride + at);
+        } else {
+          const int element = at / 2 < a.rank ? at / 2 : at / 2 - a.rank + rank_width;
+          to = at_chunk<L::kWidth>(latent(buffer), key, element / 8) + static_cast<uint32_t>(element % 8 * 2);
+        }
+        if (wide)
+          copy_async_16(to, from + at, row[i] >= 0);
+        else
+          copy_async_4(to, from + at, row[i] >= 0);
       }
-      commit_copies();
-      wait_for_copies_but_one();
-      if (tile > 0) hand_over((tile - 1) % 2, before);
-      before = now, now = next, next = after;
+    }
+  }
+  // Raw FP8 rows to bf16: code times scale, rounded once.
+  __device__ void decode(int buffer) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int scale_at = a.rank, rope_at = a.rank + (a.rank + kLatentTile - 1) / kLatentTile * 4;
+    constexpr int kEach = kKeys / (kThreads / 32), kBatch = 4;  // keys of a warp; of them at once
+    const unsigned char* first = memory + raw(buffer) + warp * kEach * L::kRawStride;
+#pragma unroll
+    for (int begin = 0; begin < kEach; begin += kBatch) {
+      for (int chunk = lane; chunk < a.rank / 8; chunk += 32) {
+        uint2 codes[kBatch];
+        float scale[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const unsigned char* row = first + (begin + i) * L::kRawStride;
+          codes[i] = *reinterpret_cast<const uint2*>(row + chunk * 8);
+          scale[i] = *reinterpret_cast<const float*>(row + scale_at + chunk * 8 / kLatentTile * 4);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+          store_shared(at_chunk<L::kWidth>(latent(0), warp * kEach + begin + i, chunk),
+                       {scaled_pair(codes[i].x, scale[i], false), scaled_pair(codes[i].x, scale[i], true),
+                        scaled_pair(codes[i].y, scale[i], false), scaled_pair(codes[i].y, scale[i], true)});
+      }
+      for (int word = lane; word < a.rope / 2; word += 32) {
+        uint32_t value[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+          value[i] = *reinterpret_cast<const uint32_t*>(first + (begin + i) * L::kRawStride + rope_at + word * 4);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+          store_shared(at_chunk<L::kWidth>(latent(0), warp * kEach + begin + i, rank_width / 8 + word / 4) +
+                           static_cast<uint32_t>(word % 4 * 4),
+                       value[i]);
+      }
     }
   }
 };
 
-// A thread's probabilities, as A fragments of four steps of 16 keys.
-using Probs = uint32_t[kKeys / 16][4];
-
-template <int width>
-__device__ void rescale(float (&sum)[width], const float2& factor) {
-  if (__all_sync(~0u, factor.x == 1.0f && factor.y == 1.0f)) return;
+// S^T of one tile into shared memory, [head][key] (twice when the warps share out k).
+template <class L, int head_tiles>
+__device__ void score(unsigned char* memory, uint32_t latent) {
+  constexpr int kSteps = L::kWidth / 16, kMine = head_tiles == 1 ? 1 : head_tiles / 2;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int key0 = warp % 4 * 16, half = warp / 4;
+  const int first_tile = head_tiles == 1 ? 0 : half * kMine;
+  const int begin = L::kHalves == 2 ? half * (kSteps / 2) : 0, end = L::kHalves == 2 ? begin + kSteps / 2 : kSteps;
+  const uint32_t query = shared_address(memory) + L::kQuery;
+  float sum[kMine][4] = {}, other[4] = {};  // two chains of products where there would be one
+#pragma unroll 6
+  for (int step = begin; step < end; ++step) {
+    uint32_t k[4];
+    load_matrices(k, at_chunk<L::kWidth>(latent, key0 + lane % 16, step * 2 + lane / 16));
+    if constexpr (kMine == 1) {
+      uint32_t q[2];
+      load_matrices(q, at_chunk<L::kWidth>(query, first_tile * 8 + lane % 8, step * 2 + lane / 8 % 2));
+      mma(step % 2 == 0 ? sum[0] : other, k, q[0], q[1]);
+    } else {
 #pragma unroll
-  for (int i = 0; i < width; ++i) sum[i] *= i % 4 < 2 ? factor.x : factor.y;
-}
-// sum += P . V of this group's half of the latent, which begins at `block`: as many columns at once as one product of
-// which registers are left for.
-template <int width>
-__device__ void add_values(float (&sum)[width], const Probs& p, uint32_t block, int block_bytes) {
-  constexpr int kAtOnce = width < 64 ? width : 64;
-  begin_products();
-#pragma unroll
-  for (int begin = 0; begin < width; begin += kAtOnce) {
-    const uint64_t values =
-        columns_of(block + static_cast<uint32_t>(begin / 32 * block_bytes), static_cast<uint32_t>(block_bytes));
-#pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
-      multiply_across(*reinterpret_cast<float(*)[kAtOnce]>(sum + begin), p[step],
-                      values + static_cast<uint64_t>(step * 2 * kSwizzleBytes / 16), true);
+      for (int n = 0; n < kMine; n += 2) {
+        uint32_t q[4];
+        load_matrices(q,
+                      at_chunk<L::kWidth>(query, (first_tile + n + lane / 16) * 8 + lane % 8, step * 2 + lane / 8 % 2));
+        mma(sum[n], k, q[0], q[1]);
+        mma(sum[n + 1], k, q[2], q[3]);
+      }
+    }
   }
-  commit_products();
+  auto* scores = reinterpret_cast<float*>(memory + L::kScores);
+  if (L::kHalves == 2) scores += half * L::kHeads * kScoreStride;
+#pragma unroll
+  for (int n = 0; n < kMine; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int head = (first_tile + n) * 8 + lane % 4 * 2 + i % 2;
+      scores[head * kScoreStride + key0 + lane / 4 + i / 2 * 8] = kMine == 1 ? sum[n][i] + other[i] : sum[n][i];
+    }
 }
 
-// What a thread knows of its rows g and g + 8 of the 64 heads.
+// What 256 / heads threads know of their head.
 struct Softmax {
-  float largest[2] = {-INFINITY, -INFINITY};
-  float total[2] = {};  // of this thread's keys
-
-  // Scores to probabilities, relative to the largest so far; the factors for what was summed before.
-  __device__ float2 next(const float (&s)[kKeys / 2], uint64_t present, float scale, Probs& p) {
-    const int q = thread_again() % 4;
-    const uint64_t mine = present >> (2 * q);
-    float factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float most = largest[half];
-#pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i)
-        if ((mine >> (i / 2 * 8 + i % 2) & 1u) != 0) most = fmaxf(most, s[i / 2 * 4 + half * 2 + i % 2] * scale);
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      factor[half] = largest[half] == -INFINITY ? 0.0f : exp2f(largest[half] - most);
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i) {
-        float pair[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-          pair[j] = (mine >> (i * 8 + j) & 1u) != 0 ? exp2f(s[i * 4 + half * 2 + j] * scale - most) : 0.0f;
-        const uint32_t rounded = pack_bf16(pair[0], pair[1]);
-        sum += low_bf16(rounded) + high_bf16(rounded);
-        p[i / 2][i % 2 * 2 + half] = rounded;
-      }
-      total[half] = total[half] * factor[half] + sum;
-      largest[half] = most;
-    }
-    return {factor[0], factor[1]};
-  }
+  float largest = -INFINITY, total = 0;
 };
 
-enum Meeting { kProbsTaken = 1, kProbsThere = 2, kQueries = 3 };
-
-template <int rank_width>
-__device__ void store_part(const Attend& a, int64_t local, int split, int head0, int first_column,
-                           const float (&sum)[rank_width / 4], const float2& inverse) {
-  const int warp = thread_again() % kGroupThreads / 32, lane = thread_again() % 32;
+// Probabilities of one tile, relative to the largest score so far, and the factor for what was summed before.
+template <class L>
+__device__ void normalise(unsigned char* memory, const int32_t* rows, float scale, Softmax& state) {
+  constexpr int kShare = kThreads / L::kHeads;  // threads of a head
+  const int head = static_cast<int>(threadIdx.x) / kShare, part = static_cast<int>(threadIdx.x) % kShare;
+  const auto* scores = reinterpret_cast<const float*>(memory + L::kScores) + head * kScoreStride;
+  auto* probs = reinterpret_cast<uint16_t*>(memory + L::kScores) + head * kProbStride;
+  float s[kKeys / kShare];
+  float largest = state.largest;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int head = head0 + warp * 16 + lane / 4 + half * 8;
-    if (head >= a.heads) continue;
-    const float factor = half == 0 ? inverse.x : inverse.y;
-    float* out = a.part + ((local * a.splits + split) * a.heads + head) * a.rank;
-#pragma unroll
-    for (int i = 0; i < rank_width / 16; ++i) {
-      const int c = first_column + i * 8 + lane % 4 * 2;
-      if (c < a.rank)
-        *reinterpret_cast<float2*>(out + c) = {sum[i * 4 + half * 2] * factor, sum[i * 4 + half * 2 + 1] * factor};
-    }
+  for (int i = 0; i < kKeys / kShare; ++i) {
+    const int key = part + kShare * i;
+    float value = scores[key];
+    if (L::kHalves == 2) value += scores[L::kHeads * kScoreStride + key];
+    s[i] = rows[key] < 0 ? -INFINITY : value * scale;
+    largest = fmaxf(largest, s[i]);
   }
+#pragma unroll
+  for (int offset = kShare / 2; offset > 0; offset /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+  __syncwarp();  // the head's scores have been read
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kKeys / kShare; ++i) {
+    const uint16_t p = s[i] == -INFINITY ? uint16_t{0} : f32_to_bf16(exp2f(s[i] - largest));
+    probs[part + kShare * i] = p;
+    total += bf16_to_f32(p);
+  }
+#pragma unroll
+  for (int offset = kShare / 2; offset > 0; offset /= 2) total += __shfl_xor_sync(~0u, total, offset);
+  const float factor = state.largest == -INFINITY ? 0.0f : exp2f(state.largest - largest);
+  state.total = state.total * factor + total;
+  state.largest = largest;
+  if (part == 0) reinterpret_cast<float*>(memory + L::kFactors)[head] = factor;
 }
 
-template <int rank_width>
-__device__ void attend_first(const Attend& a, unsigned char* memory, int used, int64_t local, int split, int head0) {
-  using L = SplitLayout<rank_width>;
-  constexpr int kSum = rank_width / 4;
-  const int tid = thread_again();
-  const uint32_t base = shared_address(memory), latent = base + L::kLatent, barriers = base + L::kBarriers;
-  const uint64_t query = rows_of(base + L::kQuery);
-  float scores[kKeys / 2], sum[kSum] = {};
-  const auto score = [&](int tile) {
-    wait(barriers + tile % 2 * 8, tile / 2);
-    const uint64_t keys = rows_of(latent + tile % 2 * L::kTileBytes);
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < L::kWidth / 16; ++step) {
-      const auto offset = static_cast<uint64_t>(step / 4 * L::kBlock / 16 + step % 4 * 2);
-      multiply_shared(scores, query + offset, keys + offset, step > 0);
-    }
-    commit_products();
-  };
-  Softmax softmax;
-  Probs probs;
-  if (used > 0) score(0);
-  wait_for_products<0>();
-  for (int tile = 0; tile < used; ++tile) {
-    pin(scores);
-    const uint64_t present = *reinterpret_cast<const volatile uint64_t*>(memory + L::kPresent + tile % 2 * 8);
-    const float2 factor = softmax.next(scores, present, a.scale, probs);
-    meet(kProbsTaken, 2 * kGroupThreads);
-#pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
-      store_shared(base + L::kProbs + static_cast<uint32_t>((step * kGroupThreads + tid) * 16),
-                   {probs[step][0], probs[step][1], probs[step][2], probs[step][3]});
-    reinterpret_cast<float2*>(memory + L::kFactors)[tid] = factor;
-    announce(kProbsThere, 2 * kGroupThreads);
-    rescale(sum, factor);
-    pin(sum);
-    add_values(sum, probs, latent + tile % 2 * L::kTileBytes, L::kBlock);
-    wait_for_products<0>();
-    pin(sum);
-    arrive(barriers + (2 + tile % 2) * 8);  // before the next tile is needed: that may wait for this one's place
-    if (tile + 1 < used) score(tile + 1);
-    wait_for_products<0>();
-  }
-  float inverse[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float total = softmax.total[half];
-    total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
-    inverse[half] = total == 0 ? 0.0f : 1.0f / total;
-    const int head = head0 + tid / 32 * 16 + tid % 32 / 4 + half * 8;
-    if (tid % 4 == 0 && head < a.heads)
-      a.log_sum[(local * a.splits + split) * a.heads + head] =
-          total == 0 ? -INFINITY : softmax.largest[half] + log2f(total);
-  }
-  meet(kProbsTaken, 2 * kGroupThreads);
-  reinterpret_cast<float2*>(memory + L::kFactors)[tid] = {inverse[0], inverse[1]};
-  announce(kProbsThere, 2 * kGroupThreads);
-  store_part<rank_width>(a, local, split, head0, 0, sum, {inverse[0], inverse[1]});
-}
+template <int rank_width, int head_tiles, bool fp8>
+__global__ void __launch_bounds__(kThreads, 1) attend_split(Attend a, Paging paging, KvView kv) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  using L = SplitLayout<rank_width, head_tiles, fp8>;
+  constexpr int kMine = rank_width / 128;  // strips of 16 latent elements of a warp
+  const int64_t local = blockIdx.x, t = a.first_row + local;
+  const int split = static_cast<int>(blockIdx.y), head0 = static_cast<int>(blockIdx.z) * L::kHeads;
+  const int32_t sequence = paging.sequence[t];
+  if (sequence < 0) return;
+  const Tiles<rank_width, head_tiles, fp8> tiles{a, paging, kv, shared, t, sequence};
+  const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
 
-template <int rank_width>
-__device__ void attend_second(const Attend& a, unsigned char* memory, int used, int64_t local, int split, int head0) {
-  using L = SplitLayout<rank_width>;
-  constexpr int kSum = rank_width / 4;
-  const int tid = thread_again() - kGroupThreads;
-  const uint32_t base = shared_address(memory), barriers = base + L::kBarriers;
-  const auto* factors = reinterpret_cast<const volatile float*>(memory + L::kFactors) + 2 * tid;
-  float sum[kSum] = {};
-  announce(kProbsTaken, 2 * kGroupThreads);
-  for (int tile = 0; tile < used; ++tile) {
-    meet(kProbsThere, 2 * kGroupThreads);
-    Probs probs;
-#pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
-      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(probs[step][0]), "=r"(probs[step][1]), "=r"(probs[step][2]), "=r"(probs[step][3])
-                   : "r"(base + L::kProbs + static_cast<uint32_t>((step * kGroupThreads + tid) * 16))
-                   : "memory");
-    const float2 factor = {factors[0], factors[1]};
-    announce(kProbsTaken, 2 * kGroupThreads);
-    rescale(sum, factor);
-    pin(sum);
-    wait(barriers + tile % 2 * 8, tile / 2);
-    add_values(sum, probs, base + L::kLatent + tile % 2 * L::kTileBytes + rank_width / 128 * L::kBlock, L::kBlock);
-    wait_for_products<0>();
-    pin(sum);
-    arrive(barriers + (2 + tile % 2) * 8);
-  }
-  meet(kProbsThere, 2 * kGroupThreads);
-  store_part<rank_width>(a, local, split, head0, rank_width / 2, sum, {factors[0], factors[1]});
-}
-
-// Queries of the block's heads into shared memory, zeros beyond them and beyond the rope part.
-template <int rank_width>
-__device__ void stage_queries(const Attend& a, uint32_t query, int64_t local, int64_t t, int head0) {
-  using L = SplitLayout<rank_width>;
-  constexpr int kPieces = rank_width / 8;
-  cudaGridDependencySynchronize();
-  stage<2 * kGroupThreads>(
-      kHeads * kPieces,
+  // Columns beyond the rank and the rope part stay zero.
+  for (int i = tid; i < (L::kRaw - L::kLatent) / 16; i += kThreads)
+    *reinterpret_cast<uint4*>(shared + L::kLatent + i * 16) = uint4{0, 0, 0, 0};
+  const uint32_t query = shared_address(shared) + L::kQuery;
+  stage(
+      L::kHeads * rank_width / 8,
       [&](int i) {
-        const int head = head0 + i / kPieces, column = i % kPieces * 8;
+        const int head = head0 + i / (rank_width / 8), column = i % (rank_width / 8) * 8;
         return head < a.heads && column < a.rank
                    ? *reinterpret_cast<const uint4*>(a.q_lat + (local * a.heads + head) * a.rank + column)
                    : uint4{0, 0, 0, 0};
       },
       [&](int i, const uint4& eight) {
-        store_shared(swizzled(query + i % kPieces / 8 * L::kBlock, i / kPieces, i % kPieces % 8), eight);
+        store_shared(at_chunk<L::kWidth>(query, i / (rank_width / 8), i % (rank_width / 8)), eight);
       });
-  stage<2 * kGroupThreads>(
-      kHeads * kRopeWidth / 2,
+  stage(
+      L::kHeads * kRopeWidth / 2,
       [&](int i) {
         const int head = head0 + i / (kRopeWidth / 2), column = i % (kRopeWidth / 2) * 2;
         const int64_t at = static_cast<int64_t>(head) * (a.nope + a.rope) + a.nope + column;
         return head < a.heads && column < a.rope ? pack_bf16(a.q.load(t, at), a.q.load(t, at + 1)) : 0u;
       },
       [&](int i, uint32_t pair) {
-        const int word = i % (kRopeWidth / 2);
+        const int column = rank_width + i % (kRopeWidth / 2) * 2;
         store_shared(
-            swizzled(query + L::kRopeBlock, i / (kRopeWidth / 2), word / 4) + static_cast<uint32_t>(word % 4 * 4),
-            pair);
+            at_chunk<L::kWidth>(query, i / (kRopeWidth / 2), column / 8) + static_cast<uint32_t>(column % 8 * 2), pair);
       });
-  publish_shared();
-  meet(kQueries, 2 * kGroupThreads);
-}
+  const int first = split * a.tiles;
+  tiles.find_rows(first);
 
-// Blocks: [rows, splits, groups of 64 heads]. The gathering may begin while the queries are still made.
-template <int rank_width, bool fp8>
-__global__ void __launch_bounds__(kSplitThreads, 1) attend_split(Attend a, Paging paging, KvView kv) {
-  extern __shared__ unsigned char shared[];
-  using L = SplitLayout<rank_width>;
-  auto* memory = shared + (kSwizzleBytes - shared_address(shared) % kSwizzleBytes) % kSwizzleBytes;
-  cudaTriggerProgrammaticLaunchCompletion();
-  const int64_t local = blockIdx.x, t = a.first_row + local;
-  const int split = static_cast<int>(blockIdx.y), head0 = static_cast<int>(blockIdx.z) * kHeads;
-  const int32_t sequence = paging.sequence[t], last = paging.positions[t];
-  if (sequence < 0) return cudaGridDependencySynchronize();
-  const int tid = static_cast<int>(threadIdx.x);
-  auto* used_tiles = reinterpret_cast<int*>(memory + L::kUsed);
-  const uint32_t base = shared_address(memory);
-  if (tid == 0) {
-    *used_tiles = 0;
-    for (int i = 0; i < 4; ++i) init_barrier(base + L::kBarriers + i * 8, i < 2 ? kGatherThreads : 2 * kGroupThreads);
-    publish_shared();
+  Softmax softmax;
+  float sum[kMine][head_tiles][4] = {};
+  // Two tiles are on their way where there is room for their rows, else one.
+  int tile = tiles.next(0), next = tiles.next(tile + 1), buffer = 0;
+  constexpr bool kDeep = fp8 && L::kStages == 2;
+  if (tile < a.tiles) tiles.fetch(tile, 0);
+  commit_copies();
+  if constexpr (kDeep) {
+    if (next < a.tiles) tiles.fetch(next, 1);
+    commit_copies();
   }
-  // Columns beyond the rank and the rope part stay zero.
-  for (int i = tid; i < 2 * L::kTileBytes / 16; i += kSplitThreads)
-    store_shared(base + L::kLatent + i * 16, {0, 0, 0, 0});
-  __syncthreads();
-  int tile = 0;  // behind the last with a position
-  for (int i = tid; i < a.tiles * kKeys; i += kSplitThreads) {
-    const int at = split * a.tiles * kKeys + i;
-    const int32_t index = at < a.topk_count ? a.topk[t * a.topk_ld + at] : -1;
-    if (index >= 0 && index <= last) tile = i / kKeys + 1;
-  }
-  if (tile > 0) atomicMax(used_tiles, tile);
-  publish_shared();
-  __syncthreads();
-  const int used = *used_tiles;
-  if (tid >= 2 * kGroupThreads) {
-    fewer_registers<kGatherRegisters>();
-    const auto* cache = reinterpret_cast<const uint8_t*>(kv.latent);
-    const auto row_bytes = static_cast<int>(latent_row_bytes_of(kv.geometry));
-    const auto gather = [&](const auto& gatherer) {
-      if constexpr (fp8)
-        gatherer.run_fp8(used);
-      else
-        gatherer.run_bf16(used);
-    };
-    const int warp = tid / 32 - 2 * kGroupThreads / 32, first = split * a.tiles;
-    if (row_bytes % 16 == 0 && a.rope % 8 == 0 && (!fp8 || a.rank == 512))
-      gather(Gatherer<rank_width, true>{a, paging, cache, memory, t, sequence, last, first, row_bytes, warp, tid % 32});
+  while (tile < a.tiles) {
+    const int after = tiles.next(next + 1);
+    if constexpr (kDeep)
+      wait_for_copies_but_one();
     else
-      gather(
-          Gatherer<rank_width, false>{a, paging, cache, memory, t, sequence, last, first, row_bytes, warp, tid % 32});
-  } else if (tid >= kGroupThreads) {
-    more_registers<kSecondRegisters>();
-    stage_queries<rank_width>(a, base + L::kQuery, local, t, head0);
-    attend_second<rank_width>(a, memory, used, local, split, head0);
-  } else {
-    more_registers<kFirstRegisters>();
-    stage_queries<rank_width>(a, base + L::kQuery, local, t, head0);
-    attend_first<rank_width>(a, memory, used, local, split, head0);
+      wait_for_copies();
+    __syncthreads();
+    if constexpr (fp8) {
+      tiles.decode(buffer);
+      __syncthreads();
+    }
+    if constexpr (kDeep) {
+      if (after < a.tiles) tiles.fetch(after, buffer);
+      commit_copies();
+    } else if (fp8 || L::kTwo) {
+      if (next < a.tiles) tiles.fetch(next, buffer ^ 1);
+      commit_copies();
+    }
+    const uint32_t latent = tiles.latent(buffer);
+    score<L, head_tiles>(shared, latent);
+    __syncthreads();
+    normalise<L>(shared, tiles.rows(tile), a.scale, softmax);
+    __syncthreads();
+    const auto* factors = reinterpret_cast<const float*>(shared + L::kFactors);
+#pragma unroll
+    for (int n = 0; n < head_tiles; ++n) {
+      const float even = factors[n * 8 + lane % 4 * 2], odd = factors[n * 8 + lane % 4 * 2 + 1];
+#pragma unroll
+      for (int m = 0; m < kMine; ++m)
+        sum[m][n][0] *= even, sum[m][n][1] *= odd, sum[m][n][2] *= even, sum[m][n][3] *= odd;
+    }
+    const uint32_t probs = shared_address(shared) + L::kScores;
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      uint32_t p[head_tiles][2];
+#pragma unroll
+      for (int n = 0; n < head_tiles; ++n)
+        load_matrices(
+            p[n], probs + static_cast<uint32_t>((n * 8 + lane % 8) * kProbStride + step * 16 + lane / 8 % 2 * 8) * 2);
+#pragma unroll
+      for (int m = 0; m < kMine; ++m) {
+        uint32_t v[4];
+        const int chunk = (warp * kMine + m) * 2 + lane / 8 % 2;
+        load_transposed(v, at_chunk<L::kWidth>(latent, step * 16 + lane / 16 * 8 + lane % 8, chunk));
+#pragma unroll
+        for (int n = 0; n < head_tiles; ++n) mma(sum[m][n], v, p[n][0], p[n][1]);
+      }
+    }
+    if constexpr (!fp8 && !L::kTwo) {
+      __syncthreads();
+      if (next < a.tiles) tiles.fetch(next, buffer ^ 1);
+      commit_copies();
+    }
+    tile = next;
+    next = after;
+    buffer ^= 1;
   }
+
+  constexpr int kShare = kThreads / L::kHeads;
+  auto* inverse = reinterpret_cast<float*>(shared + L::kFactors) + L::kHeads;
+  if (tid % kShare == 0) {
+    const int head = head0 + tid / kShare;
+    inverse[tid / kShare] = softmax.total == 0 ? 0.0f : 1.0f / softmax.total;
+    if (head < a.heads)
+      a.log_sum[(local * a.splits + split) * a.heads + head] =
+          softmax.total == 0 ? -INFINITY : softmax.largest + log2f(softmax.total);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < head_tiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = n * 8 + lane % 4 * 2 + i % 2;
+      if (head0 + row >= a.heads) continue;
+      float* out = a.part + ((local * a.splits + split) * a.heads + head0 + row) * a.rank;
+#pragma unroll
+      for (int m = 0; m < kMine; ++m) {
+        const int c = (warp * kMine + m) * 16 + lane / 4 + i / 2 * 8;
+        if (c < a.rank) out[c] = sum[m][n][i] * inverse[row];
+      }
+    }
 }
 
 }  // namespace plumb::cuda::mla

@@ -1,6 +1,6 @@
-// Hopper's products of a group of four warps (wgmma), the barriers in shared memory that order what they read, and the
-// layout of their operands: blocks of 64 elements of 16 bits (or 128 of 8), a row 128 bytes, its 16-byte pieces swapped
-// by the row's last three bits. Elsewhere than on sm_90a the instructions are left out; contracts refuse such devices.
+// Hopper's products of a group of four warps (wgmma), and the layout of their operands: blocks of 64 elements of 16
+// bits (or 128 of 8), a row 128 bytes, its 16-byte pieces swapped by the row's last three bits. Elsewhere than on
+// sm_90a the instructions are left out; contracts refuse such devices.
 //
 // A warp w of the four has rows 16 w ... 16 w + 15 of the product: A and C fragments are those of mma.m16n8k16 (see
 // fragments.cuh; A of 8-bit elements: rows g, g + 8 by k 4q ... 4q + 3, then the same at k + 16).
@@ -28,13 +28,6 @@ __device__ inline uint64_t rows_of(uint32_t block) {
   return static_cast<uint64_t>((block & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{kSwizzleBytes / 16} << 32 |
          uint64_t{1} << 62;
 }
-// The same blocks read across: k runs over the rows, and columns of the operand along them, `block_bytes` from one
-// block of 64 columns to the next. The next 16 of k: + 128.
-__device__ inline uint64_t columns_of(uint32_t block, uint32_t block_bytes) {
-  return static_cast<uint64_t>((block & 0x3ffffu) >> 4) | static_cast<uint64_t>(block_bytes / 16) << 16 |
-         uint64_t{kSwizzleBytes / 16} << 32 | uint64_t{1} << 62;
-}
-
 // Before the first product, and after registers that products read or add to were written.
 __device__ inline void begin_products() { PLUMB_WGMMA("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { PLUMB_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -52,39 +45,6 @@ __device__ void pin(float (&d)[count]) {
 // What this thread wrote into shared memory becomes visible to products.
 __device__ inline void publish_shared() { PLUMB_WGMMA("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// More, or fewer, registers for the calling warps: all four of a group.
-template <int count>
-__device__ void more_registers() {
-  PLUMB_WGMMA("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
-}
-template <int count>
-__device__ void fewer_registers() {
-  PLUMB_WGMMA("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
-}
-
-// A barrier in shared memory that `count` arrivals open, again and again.
-__device__ inline void init_barrier(uint32_t barrier, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ inline void arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// `round`: how many times it has been opened before, of which the last bit counts.
-__device__ inline void wait(uint32_t barrier, int round) {
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "again:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(barrier),
-      "r"(round & 1)
-      : "memory");
-}
-// Barriers among warps by number (1 to 15): `threads` take part, of which some only arrive.
-__device__ inline void meet(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-__device__ inline void announce(int number, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
 #define PLUMB_D8(i)                                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
@@ -93,10 +53,6 @@ __device__ inline void announce(int number, int threads) {
 #define PLUMB_R8 PLUMB_R4 ",%4,%5,%6,%7"
 #define PLUMB_R16 PLUMB_R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define PLUMB_R32 PLUMB_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define PLUMB_R64                                                                                         \
-  PLUMB_R32                                                                                               \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
-  "%57,%58,%59,%60,%61,%62,%63"
 // d += a . b, a in registers: `what` is shape and types, `rest` the registers behind d's, `end` how b is read.
 #define PLUMB_MULTIPLY(what, registers, outputs, rest, last, end)                                                \
   PLUMB_WGMMA("{\n.reg .pred p;\nsetp.ne.b32 p, " last ", 0;\nwgmma.mma_async.sync.aligned." what " {" registers \
@@ -120,18 +76,10 @@ __device__ inline void announce(int number, int threads) {
   }
 #define PLUMB_D4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define PLUMB_D16 PLUMB_D8(0), PLUMB_D8(8)
-#define PLUMB_D64 PLUMB_D32(0), PLUMB_D32(32)
 
 PLUMB_MULTIPLY_EACH(multiply_f16, "f32.f16.f16", "k16", ", 0")
 PLUMB_MULTIPLY_EACH(multiply_e4m3, "f32.e4m3.e4m3", "k32", "")
 
-// The same with b as columns_of.
-__device__ inline void multiply_across(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
-  PLUMB_MULTIPLY("m64n64k16.f32.bf16.bf16", PLUMB_R32, PLUMB_D32(0), "{%32,%33,%34,%35}, %36", "%37", ", 1");
-}
-__device__ inline void multiply_across(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bool add) {
-  PLUMB_MULTIPLY("m64n128k16.f32.bf16.bf16", PLUMB_R64, PLUMB_D64, "{%64,%65,%66,%67}, %68", "%69", ", 1");
-}
 // a in shared memory too, both rows_of.
 #define PLUMB_MULTIPLY_SHARED(count, shape, registers, outputs, first, second, last)                 \
   __device__ inline void multiply_shared(float(&d)[count], uint64_t a, uint64_t b, bool add) {       \
