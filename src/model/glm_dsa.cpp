@@ -74,21 +74,28 @@ void bring_in(Forward& f, const StepInput& step) {
 
 namespace {
 
-// cos and sin of a position, half a head each, from the table. It is zeroed, and no angle has both of them zero.
-const float* angles_of(Forward& f, int32_t position) {
-  ForwardBuffers& b = f.buffers;
-  const size_t half = b.inv_freq.size();
-  PLUMB_CHECK(position >= 0 && position < b.limits.context + b.limits.page_tokens, "a position beyond the context");
-  float* entry = b.angles + static_cast<size_t>(position) * 2 * half;
-  if (entry[0] != 0 || entry[half] != 0) return entry;
-  for (size_t i = 0; i < half; ++i) {
+void compute_angles(const Forward& f, int32_t position, float* cos_row, float* sin_row) {
+  const ForwardBuffers& b = f.buffers;
+  for (size_t i = 0; i < b.inv_freq.size(); ++i) {
     const float angle = static_cast<float>(position) * b.inv_freq[i];
     const float cos = static_cast<float>(std::cos(static_cast<double>(angle))) * b.cos_sin_factor;
     const float sin = static_cast<float>(std::sin(static_cast<double>(angle))) * b.cos_sin_factor;
-    entry[i] = f.numerics.rope_bf16 ? round_bf16(cos) : cos;
-    entry[half + i] = f.numerics.rope_bf16 ? round_bf16(sin) : sin;
+    cos_row[i] = f.numerics.rope_bf16 ? round_bf16(cos) : cos;
+    sin_row[i] = f.numerics.rope_bf16 ? round_bf16(sin) : sin;
   }
-  return entry;
+}
+
+// cos and sin of a position, half a head each. Those of the context are kept in a table, which is zeroed: no angle has
+// both of them zero.
+void put_angles(Forward& f, int32_t position, float* cos_row, float* sin_row) {
+  ForwardBuffers& b = f.buffers;
+  const size_t half = b.inv_freq.size();
+  if (position < 0 || position >= b.limits.context + b.limits.page_tokens)
+    return compute_angles(f, position, cos_row, sin_row);
+  float* entry = b.angles + static_cast<size_t>(position) * 2 * half;
+  if (entry[0] == 0 && entry[half] == 0) compute_angles(f, position, entry, entry + half);
+  std::copy_n(entry, half, cos_row);
+  std::copy_n(entry + half, half, sin_row);
 }
 
 }  // namespace
@@ -110,9 +117,8 @@ void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
     const int32_t position = padding ? 0 : step.paging.positions[row];
     b.host_step.ids[row] = padding ? 0 : step.token_ids[row] - f.weights.first_token;  // outside the share: zeros
     b.host_step.topk_positions[row] = padding ? -1 : position;
-    const float* angles = angles_of(f, position);
-    std::copy_n(angles, half, b.host_step.cos + static_cast<size_t>(row) * half);
-    std::copy_n(angles + half, half, b.host_step.sin + static_cast<size_t>(row) * half);
+    const size_t at = static_cast<size_t>(row) * half;
+    put_angles(f, position, b.host_step.cos + at, b.host_step.sin + at);
   }
   bring_in(f, step);
 }

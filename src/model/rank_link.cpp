@@ -35,9 +35,11 @@ std::span<const Tensor> replicated_outputs(const OpCall& call, std::array<Tensor
 }
 
 // Not for strangers: two ranks' bits are compared, nobody chooses them.
-uint64_t hash_rows(const Tensor& tensor, uint64_t hash) {
+uint64_t hash_rows(const Tensor& tensor, const OpCall& call, const Paging& rows, uint64_t hash) {
   const auto columns = static_cast<size_t>(tensor.dim(1));
   for (int64_t r = 0; r < tensor.dim(0); ++r) {
+    const int32_t step_row = call.origin.row(r);
+    if (step_row < 0 || step_row >= rows.rows || rows.sequence[step_row] < 0) continue;
     const auto* row = static_cast<const std::byte*>(tensor.data) + r * tensor.ld * bits(tensor.dtype) / 8;
     for (size_t i = 0; i < columns; ++i) {
       uint32_t word = 0;
@@ -59,7 +61,7 @@ void ReplicaWatch::after(const OpCall& call, Executor& executor) {
   const std::span<const Tensor> tensors = replicated_outputs(call, out);
   if (tensors.empty()) return;
   std::vector<std::byte> storage;
-  for (const Tensor& tensor : tensors) hash = hash_rows(executor.to_host(tensor, storage), hash);
+  for (const Tensor& tensor : tensors) hash = hash_rows(executor.to_host(tensor, storage), call, rows_, hash);
   seen_.push_back({.site = call.site, .hash = hash});
 }
 

@@ -29,11 +29,13 @@ class ReplicaWatch final : public OpObserver {
     uint64_t hash = 0;
   };
   void clear() { seen_.clear(); }
+  void begin_pass(const Paging& rows) override { rows_ = rows; }
   std::span<const Seen> seen() const { return seen_; }
   void before(const OpCall&, Executor&) override {}
   void after(const OpCall& call, Executor& executor) override;
 
  private:
+  Paging rows_{};  // of the pass, in host memory: what padding rows hold is nobody's business
   std::vector<Seen> seen_{};
 };
 

@@ -56,7 +56,10 @@ class Watch : public OpObserver {
  public:
   Watch(int64_t most, OpRecorder::Take take)
       : recorder_([this, most](const OpCall& c) { return until_padding(c, rows_, most); }, std::move(take)) {}
-  void begin_pass(const Paging& rows) override { rows_ = rows; }
+  void begin_pass(const Paging& rows) override {
+    rows_ = rows;
+    recorder_.begin_pass(rows);
+  }
   void before(const OpCall& call, Executor& executor) override { recorder_.before(call, executor); }
   void after(const OpCall& call, Executor& executor) override { recorder_.after(call, executor); }
 
