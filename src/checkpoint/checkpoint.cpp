@@ -167,6 +167,7 @@ Result<Checkpoint> Checkpoint::from_headers(std::vector<TensorInfo> tensors) {
   checkpoint.tensors_.reserve(tensors.size());
   for (TensorInfo& info : tensors)
     if (CheckpointTensor tensor{std::move(info), nullptr, 0}; !checkpoint.add(std::move(tensor)))
+      // NOLINTNEXTLINE(bugprone-use-after-move): what is refused is not moved from
       return Error{Code::Corrupt, "tensor '" + tensor.info.name + "' is given twice", "", {}};
   checkpoint.seal();
   return checkpoint;

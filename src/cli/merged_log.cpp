@@ -104,6 +104,7 @@ void Merger::flush(bool all) {
 void merge_logs(const std::vector<int>& pipes, int first_rank, int out) {
   Merger merger(pipes.size(), first_rank, out);
   std::vector<pollfd> open;
+  open.reserve(pipes.size());
   for (const int fd : pipes) open.push_back({.fd = fd, .events = POLLIN, .revents = 0});
   std::array<char, 4096> bytes{};
   for (size_t left = open.size(); left > 0;) {

@@ -58,6 +58,7 @@ bool is_small(const Forward& forward) {
 
 std::vector<int32_t> some_ids(int count, uint64_t seed, int vocab_size) {
   std::vector<int32_t> ids;
+  ids.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i)
     ids.push_back(static_cast<int32_t>(Hash64().add(seed).add(static_cast<uint64_t>(i)).value() %
                                        static_cast<uint64_t>(vocab_size)));

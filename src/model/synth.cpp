@@ -261,7 +261,7 @@ void Builder::layer(int index, bool sparse, bool indexer_tensors) {
 
 std::vector<TensorProducer> Builder::run() {
   const ModelConfig& c = config_;
-  constexpr size_t kOfAnExpert = 3 * 4, kOfALayer = 64;  // NVFP4: weight, scale, global and input scale
+  constexpr size_t kOfAnExpert = size_t{3} * 4, kOfALayer = 64;  // NVFP4: weight, scale, global and input scale
   out_.reserve(static_cast<size_t>(c.num_hidden_layers + 1) *
                (static_cast<size_t>(c.n_routed_experts) * kOfAnExpert + kOfALayer));
   linear("model.embed_tokens", c.vocab_size, c.hidden_size);
