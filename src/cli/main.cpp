@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 
 #include "checkpoint/mapping_guard.h"
@@ -87,6 +88,11 @@ int main(int argc, char** argv) {
   plumb::install_mapping_guard();
   try {
     return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return plumb::report({plumb::Code::Environment,
+                          "there is no memory left for this process",
+                          "",
+                          {"a shorter --context", "a larger ulimit or control group"}});
   } catch (const std::exception& error) {  // of a library; ours are values
     std::fprintf(stderr, "plumb: internal error: %s\n", error.what());
     return 70;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "base/check.h"
 #include "comm/collectives.h"
@@ -10,28 +11,31 @@
 namespace plumb {
 namespace {
 
-// Of ops that all ranks compute alike, what they leave.
-std::span<const Tensor> replicated_outputs(const OpCall& call, std::array<Tensor, 2>& out) {
-  switch (call.kernel.contract.op) {
-    case Op::RmsNorm:
-      out[0] = static_cast<const RmsNormArgs*>(call.args)->y;
-      return std::span(out).first(1);
-    case Op::AddRmsNorm: {
-      const auto& args = *static_cast<const AddRmsNormArgs*>(call.args);
-      out = {args.residual, args.y};
-      return out;
-    }
-    case Op::Router: {
-      const auto& args = *static_cast<const RouterArgs*>(call.args);
-      out = {args.experts, args.weights};
-      return out;
-    }
-    case Op::TopK:
-      out[0] = static_cast<const TopKArgs*>(call.args)->indices;
-      return std::span(out).first(1);
-    default:
-      return {};
-  }
+using Outputs = std::array<Tensor, 2>;  // of an op with one, the second has no data
+
+// Ops that all ranks compute alike, and whole; and what they leave.
+struct Replicated {
+  Op op;
+  Outputs (*outputs)(const void* args);
+};
+constexpr std::array<Replicated, 4> kReplicated{{
+    {Op::RmsNorm, [](const void* args) { return Outputs{static_cast<const RmsNormArgs*>(args)->y}; }},
+    {Op::AddRmsNorm,
+     [](const void* args) {
+       const auto& a = *static_cast<const AddRmsNormArgs*>(args);
+       return Outputs{a.residual, a.y};
+     }},
+    {Op::Router,
+     [](const void* args) {
+       const auto& a = *static_cast<const RouterArgs*>(args);
+       return Outputs{a.experts, a.weights};
+     }},
+    {Op::TopK, [](const void* args) { return Outputs{static_cast<const TopKArgs*>(args)->indices}; }},
+}};
+
+const Replicated* find_replicated(Op op) {
+  const auto* const found = std::ranges::find(kReplicated, op, &Replicated::op);
+  return found == kReplicated.end() ? nullptr : found;
 }
 
 // Not for strangers: two ranks' bits are compared, nobody chooses them.
@@ -53,15 +57,15 @@ uint64_t hash_rows(const Tensor& tensor, const OpCall& call, const Paging& rows,
 
 }  // namespace
 
-bool is_replicated(Op op) { return op == Op::RmsNorm || op == Op::AddRmsNorm || op == Op::Router || op == Op::TopK; }
+bool is_replicated(Op op) { return find_replicated(op) != nullptr; }
 
 void ReplicaWatch::after(const OpCall& call, Executor& executor) {
-  std::array<Tensor, 2> out{};
+  const Replicated* const replicated = find_replicated(call.kernel.contract.op);
+  if (replicated == nullptr) return;
   uint64_t hash = 0;
-  const std::span<const Tensor> tensors = replicated_outputs(call, out);
-  if (tensors.empty()) return;
   std::vector<std::byte> storage;
-  for (const Tensor& tensor : tensors) hash = hash_rows(executor.to_host(tensor, storage), call, rows_, hash);
+  for (const Tensor& tensor : replicated->outputs(call.args))
+    if (tensor.data != nullptr) hash = hash_rows(executor.to_host(tensor, storage), call, rows_, hash);
   seen_.push_back({.site = call.site, .hash = hash});
 }
 
@@ -239,8 +243,18 @@ Status RankLink::take_step(const Message& message, Forward& forward) {
   return failed() ? Status(*comm_.failure()) : Status(Ok{});
 }
 
+// What a step needs is there before it begins, but for the lists of the largest one yet.
 Status RankLink::follow(Forward& forward) {
   PLUMB_CHECK(!leads(), "rank 0 leads");
+  try {
+    return follow_messages(forward);
+  } catch (const std::bad_alloc&) {
+    comm_.fail({Code::Peer, comm_.name_of(comm_.rank()) + " is out of memory", "", {}});
+    return *comm_.failure();
+  }
+}
+
+Status RankLink::follow_messages(Forward& forward) {
   while (true) {
     Message message;
     settle();

@@ -94,6 +94,7 @@ class RankLink {
   void send(const Message& message);
   void begin_watch(bool watched);
   void compare();
+  Status follow_messages(Forward& forward);
   Status take_step(const Message& message, Forward& forward);
   StepInput input_of(const Message& message) const;
 

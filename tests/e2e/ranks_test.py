@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import pathlib
+import resource
 import signal
 import struct
 import subprocess
@@ -257,6 +258,45 @@ def test_a_rank_that_is_killed(c):
 def test_a_rank_that_is_stopped(c):
     for rank in (1, 0):
         print("  rank %d stopped: 503 after %.2f s, all ended after %.2f s" % (rank, *lose(c, rank, signal.SIGSTOP)))
+
+
+def bounded(plumb):
+    """Sanitizers map terabytes: their builds cannot be told how much memory there is by a bound on the address space."""
+    program = pathlib.Path(plumb).read_bytes()
+    return b"__tsan_init" not in program and b"__asan_init" not in program
+
+
+def test_a_rank_that_runs_out_of_memory(c):
+    if not bounded(c.plumb):
+        return
+    with started(c, "--tp", "2", "--verify", "off", "--rank-timeout-ms", str(TIMEOUT_MS)) as server:
+        pids = ranks_of(server)
+        resource.prlimit(pids[1], resource.RLIMIT_AS, (1 << 20, 1 << 20))  # it keeps what it has, and gets no more
+        begin = time.monotonic()
+        status, _, body = server.request("POST", "/v1/chat/completions",
+                                         {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 4})
+        said = time.monotonic() - begin
+        code = server.process.wait(20)
+        assert status == 503 and "is out of memory" in body, f"{status} {body}"
+        assert said < 5 and code == 5, f"{said} s, exit code {code}\n{server.log}"
+        assert server.log.count("error: rank 1") == 1 and server.log.count("is out of memory") == 1, server.log
+        assert not any(exists(pid) for pid in pids), pids
+
+
+def test_a_rank_without_memory_for_its_weights(c):
+    if not bounded(c.plumb):
+        return
+    port = str(serving.free_port())
+    limits = {0: resource.RLIM_INFINITY, 1: 150 << 20}
+    ranks = [subprocess.Popen([c.plumb, "serve", c.model, *FLAGS, "--port", str(serving.free_port())],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="localhost",
+                                              MASTER_PORT=port)) for rank in limits]
+    for rank, process in enumerate(ranks):
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (limits[rank], limits[rank]))
+    said = [process.communicate(timeout=60)[0] for process in ranks]
+    assert "memory" in said[1] and ranks[1].returncode == 1, f"{ranks[1].returncode} {said[1]}"
+    assert "error: rank 1" in said[0] and ranks[0].returncode == 5, f"{ranks[0].returncode} {said[0]}"
 
 
 def test_no_rank_outlives_the_process_that_started_it(c):
