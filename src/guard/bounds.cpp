@@ -3,10 +3,21 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/thread_pool.h"
 #include "ops/kv_rows.h"
 
 namespace plumb {
 namespace {
+
+// f(begin, end) over 0 ... items, shared among the pool's workers where there is one.
+template <class F>
+void share(ThreadPool* pool, int64_t items, F&& f) {
+  if (pool == nullptr) return f(int64_t{0}, items);
+  pool->parallel([&](int part, int parts) {
+    const Range range = split(items, part, parts);
+    f(range.begin, range.end);
+  });
+}
 
 double silu(double x) { return x / (1.0 + std::exp(-x)); }
 
@@ -28,31 +39,35 @@ Sum sum_of(const X* x, const float* w, int64_t k) {
 }
 
 // [rows, n] sums of magnitudes of x . w^T
-std::vector<double> product_magnitude(const Tensor& x, const Weight& w) {
+std::vector<double> product_magnitude(const Tensor& x, const Weight& w, ThreadPool* pool) {
   const int64_t rows = x.dim(0);
   std::vector<double> out(static_cast<size_t>(rows * w.n()));
-  std::vector<float> row(static_cast<size_t>(w.k()));
-  for (int64_t i = 0; i < w.n(); ++i) {
-    decode_row(w.source, i, row.data());
-    for (int64_t t = 0; t < rows; ++t)
-      out[static_cast<size_t>(t * w.n() + i)] = sum_of(x.row_f32(t), row.data(), w.k()).magnitude;
-  }
+  share(pool, w.n(), [&](int64_t begin, int64_t end) {
+    std::vector<float> row(static_cast<size_t>(w.k()));
+    for (int64_t i = begin; i < end; ++i) {
+      decode_row(w.source, i, row.data());
+      for (int64_t t = 0; t < rows; ++t)
+        out[static_cast<size_t>(t * w.n() + i)] = sum_of(x.row_f32(t), row.data(), w.k()).magnitude;
+    }
+  });
   return out;
 }
 
 // H of mlp_magnitude for one row: [inter]
-std::vector<double> middle_magnitude(const MlpArgs& args, const float* x, double relative) {
+std::vector<double> middle_magnitude(const MlpArgs& args, const float* x, double relative, ThreadPool* pool) {
   std::vector<double> out(static_cast<size_t>(args.gate->n()));
-  std::vector<float> row(static_cast<size_t>(args.gate->k()));
-  for (int64_t i = 0; i < args.gate->n(); ++i) {
-    decode_row(args.gate->source, i, row.data());
-    const Sum gate = sum_of(x, row.data(), args.gate->k());
-    decode_row(args.up->source, i, row.data());
-    const Sum up = sum_of(x, row.data(), args.up->k());
-    const double activated = std::fabs(silu(gate.value));
-    out[static_cast<size_t>(i)] = 1.1 * gate.magnitude * (std::fabs(up.value) + relative * up.magnitude) +
-                                  activated * up.magnitude + activated * std::fabs(up.value);
-  }
+  share(pool, args.gate->n(), [&](int64_t begin, int64_t end) {
+    std::vector<float> row(static_cast<size_t>(args.gate->k()));
+    for (int64_t i = begin; i < end; ++i) {
+      decode_row(args.gate->source, i, row.data());
+      const Sum gate = sum_of(x, row.data(), args.gate->k());
+      decode_row(args.up->source, i, row.data());
+      const Sum up = sum_of(x, row.data(), args.up->k());
+      const double activated = std::fabs(silu(gate.value));
+      out[static_cast<size_t>(i)] = 1.1 * gate.magnitude * (std::fabs(up.value) + relative * up.magnitude) +
+                                    activated * up.magnitude + activated * std::fabs(up.value);
+    }
+  });
   return out;
 }
 
@@ -141,31 +156,35 @@ double bound_of(const Contract& contract, const Numerics& numerics, int64_t term
          static_cast<double>(terms + 1) * 0x1p-149;
 }
 
-std::vector<double> linear_magnitude(const LinearArgs& args) {
-  std::vector<double> out = product_magnitude(args.x, *args.w);
+std::vector<double> linear_magnitude(const LinearArgs& args, ThreadPool* pool) {
+  std::vector<double> out = product_magnitude(args.x, *args.w, pool);
   if (args.w->bias == nullptr) return out;
   const size_t n = static_cast<size_t>(args.w->n());
   for (size_t i = 0; i < out.size(); ++i) out[i] += std::fabs(static_cast<double>(args.w->bias[i % n]));
   return out;
 }
 
-std::vector<double> router_magnitude(const RouterArgs& args) { return product_magnitude(args.x, *args.gate); }
+std::vector<double> router_magnitude(const RouterArgs& args, ThreadPool* pool) {
+  return product_magnitude(args.x, *args.gate, pool);
+}
 
-std::vector<double> mlp_magnitude(const MlpArgs& args, double relative) {
+std::vector<double> mlp_magnitude(const MlpArgs& args, double relative, ThreadPool* pool) {
   const int64_t hidden = args.down->n();
   std::vector<double> out(static_cast<size_t>(args.x.dim(0) * hidden));
-  std::vector<float> row(static_cast<size_t>(args.down->k()));
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
-    const std::vector<double> middle = middle_magnitude(args, args.x.row_f32(t), relative);
-    for (int64_t i = 0; i < hidden; ++i) {
-      decode_row(args.down->source, i, row.data());
-      out[static_cast<size_t>(t * hidden + i)] = sum_of(middle.data(), row.data(), args.down->k()).magnitude;
-    }
+    const std::vector<double> middle = middle_magnitude(args, args.x.row_f32(t), relative, pool);
+    share(pool, hidden, [&](int64_t begin, int64_t end) {
+      std::vector<float> row(static_cast<size_t>(args.down->k()));
+      for (int64_t i = begin; i < end; ++i) {
+        decode_row(args.down->source, i, row.data());
+        out[static_cast<size_t>(t * hidden + i)] = sum_of(middle.data(), row.data(), args.down->k()).magnitude;
+      }
+    });
   }
   return out;
 }
 
-std::vector<double> moe_magnitude(const MoeArgs& args, double relative) {
+std::vector<double> moe_magnitude(const MoeArgs& args, double relative, ThreadPool* pool) {
   const int64_t hidden = args.x.dim(1);
   std::vector<double> out(static_cast<size_t>(args.x.dim(0) * hidden));
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
@@ -176,7 +195,7 @@ std::vector<double> moe_magnitude(const MoeArgs& args, double relative) {
       const size_t expert = static_cast<size_t>(e);
       const MlpArgs one{
           .gate = &args.gate[expert], .up = &args.up[expert], .down = &args.down[expert], .x = args.x.slice(t, 1)};
-      const std::vector<double> part = mlp_magnitude(one, relative);
+      const std::vector<double> part = mlp_magnitude(one, relative, pool);
       const double weight = std::fabs(static_cast<double>(args.weights.row_f32(t)[slot]));
       for (int64_t i = 0; i < hidden; ++i) row[i] += weight * part[static_cast<size_t>(i)];
     }
@@ -186,40 +205,44 @@ std::vector<double> moe_magnitude(const MoeArgs& args, double relative) {
   return out;
 }
 
-std::vector<double> indexer_magnitude(const IndexerLogitsArgs& args) {
+std::vector<double> indexer_magnitude(const IndexerLogitsArgs& args, ThreadPool* pool) {
   const int64_t columns = args.logits.dim(1);
   std::vector<double> out(static_cast<size_t>(args.logits.dim(0) * columns));
-  std::vector<float> key(static_cast<size_t>(args.head_dim));
   const double scale = static_cast<double>(args.weight_scale) * static_cast<double>(args.softmax_scale);
   for (int64_t r = 0; r < args.paging.rows; ++r) {
     const int32_t sequence = args.paging.sequence[r];
     if (sequence < 0) continue;
-    for (int32_t j = 0; j <= args.paging.positions[r] && j < columns; ++j) {
-      read_index_key(args.kv.geometry, index_page(args.kv, args.paging, sequence, j), j % args.paging.page_tokens,
-                     key.data());
-      double sum = 0;
-      for (int h = 0; h < args.heads; ++h) {
-        const float* q = args.q.row_f32(r) + int64_t{h} * args.head_dim;
-        sum +=
-            std::fabs(static_cast<double>(args.weights.row_f32(r)[h])) * sum_of(q, key.data(), args.head_dim).magnitude;
+    share(pool, std::min<int64_t>(args.paging.positions[r] + 1, columns), [&](int64_t begin, int64_t end) {
+      std::vector<float> key(static_cast<size_t>(args.head_dim));
+      for (auto j = static_cast<int32_t>(begin); j < end; ++j) {
+        read_index_key(args.kv.geometry, index_page(args.kv, args.paging, sequence, j), j % args.paging.page_tokens,
+                       key.data());
+        double sum = 0;
+        for (int h = 0; h < args.heads; ++h) {
+          const float* q = args.q.row_f32(r) + int64_t{h} * args.head_dim;
+          sum += std::fabs(static_cast<double>(args.weights.row_f32(r)[h])) *
+                 sum_of(q, key.data(), args.head_dim).magnitude;
+        }
+        out[static_cast<size_t>(r * columns + j)] = sum * std::fabs(scale);
       }
-      out[static_cast<size_t>(r * columns + j)] = sum * std::fabs(scale);
-    }
+    });
   }
   return out;
 }
 
-std::vector<double> attend_magnitude(const MlaAttendArgs& args) {
+std::vector<double> attend_magnitude(const MlaAttendArgs& args, ThreadPool* pool) {
   const int64_t width = int64_t{args.heads} * args.v_dim;
   std::vector<double> out(static_cast<size_t>(args.paging.rows * width));
-  for (int64_t h = 0; h < args.heads; ++h) {
-    AttendHead head(args, h);
-    for (int64_t t = 0; t < args.paging.rows; ++t) {
-      if (args.paging.sequence[t] < 0) continue;
-      head.magnitude(t, args.q.row_f32(t) + h * (args.nope_dim + args.rope_dim),
-                     out.data() + t * width + h * args.v_dim);
+  share(pool, args.heads, [&](int64_t begin, int64_t end) {
+    for (int64_t h = begin; h < end; ++h) {
+      AttendHead head(args, h);
+      for (int64_t t = 0; t < args.paging.rows; ++t) {
+        if (args.paging.sequence[t] < 0) continue;
+        head.magnitude(t, args.q.row_f32(t) + h * (args.nope_dim + args.rope_dim),
+                       out.data() + t * width + h * args.v_dim);
+      }
     }
-  }
+  });
   return out;
 }
 

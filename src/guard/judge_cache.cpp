@@ -280,7 +280,7 @@ void judge_op(const Contract& contract, const IndexKeyWriteArgs& before, const I
 
 void judge_op(const Contract& contract, const RouterArgs& before, const RouterArgs& have, const RouterArgs& want,
               Comparison& out) {
-  const std::vector<double> magnitude = router_magnitude(before);
+  const std::vector<double> magnitude = router_magnitude(before, out.pool);
   for (int64_t r = 0; r < have.x.dim(0); ++r)
     if (have.sequence == nullptr || have.sequence[r] >= 0) RouterRow(contract, have, want, magnitude, r).judge(out);
 }

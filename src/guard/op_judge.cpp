@@ -97,7 +97,7 @@ void judge_op(const Contract& contract, const AddRmsNormArgs&, const AddRmsNormA
 
 void judge_op(const Contract& contract, const LinearArgs& before, const LinearArgs& have, const LinearArgs& want,
               Comparison& out) {
-  const std::vector<double> magnitude = linear_magnitude(before);
+  const std::vector<double> magnitude = linear_magnitude(before, out.pool);
   const int64_t n = have.y.dim(1);
   compare_rows(
       "y", have.y, want.y,
@@ -125,7 +125,7 @@ void judge_op(const Contract& contract, const RopeArgs& before, const RopeArgs& 
 
 void judge_op(const Contract& contract, const IndexerLogitsArgs& before, const IndexerLogitsArgs& have,
               const IndexerLogitsArgs& want, Comparison& out) {
-  const std::vector<double> magnitude = indexer_magnitude(before);
+  const std::vector<double> magnitude = indexer_magnitude(before, out.pool);
   const int64_t columns = have.logits.dim(1);
   for (int64_t r = 0; r < have.paging.rows; ++r) {
     if (have.paging.sequence[r] < 0) continue;
@@ -160,7 +160,7 @@ void judge_op(const Contract&, const TopKArgs&, const TopKArgs& have, const TopK
 
 void judge_op(const Contract& contract, const MlaAttendArgs& before, const MlaAttendArgs& have,
               const MlaAttendArgs& want, Comparison& out) {
-  const std::vector<double> magnitude = attend_magnitude(before);
+  const std::vector<double> magnitude = attend_magnitude(before, out.pool);
   const int64_t width = int64_t{have.heads} * have.v_dim;
   const int64_t terms = have.kv_b->k() + std::max<int64_t>(have.nope_dim, have.topk_indices.dim(1));
   for (int64_t r = 0; r < have.paging.rows; ++r) {
@@ -178,7 +178,7 @@ void judge_op(const Contract& contract, const MlpArgs& before, const MlpArgs& ha
               Comparison& out) {
   const double relative = relative_of(contract, std::max(have.gate->n(), have.gate->k())) +
                           (have.numerics.round_bf16 ? 4 * kBf16Step / 2 : 0.0);
-  const std::vector<double> magnitude = mlp_magnitude(before, relative);
+  const std::vector<double> magnitude = mlp_magnitude(before, relative, out.pool);
   const int64_t n = have.y.dim(1);
   compare_rows(
       "y", have.y, want.y,
@@ -193,7 +193,7 @@ void judge_op(const Contract& contract, const MoeArgs& before, const MoeArgs& ha
   const Weight& gate = have.gate.front();
   const double relative = relative_of(contract, std::max(gate.n(), gate.k()) + have.experts.dim(1)) +
                           (have.numerics.round_bf16 ? 6 * kBf16Step / 2 : 0.0);
-  const std::vector<double> magnitude = moe_magnitude(before, relative);
+  const std::vector<double> magnitude = moe_magnitude(before, relative, out.pool);
   const int64_t n = have.y.dim(1);
   compare_rows(
       "y", have.y, want.y,
@@ -242,17 +242,20 @@ void judge_op(const Contract&, const GatherColumnsArgs&, const GatherColumnsArgs
               Comparison&) {}
 
 template <class Args>
-Judgement judge_typed(const Contract& contract, const AnyArgs& before, const AnyArgs& have, const AnyArgs& want) {
-  Comparison out;
+Judgement judge_typed(const Contract& contract, const AnyArgs& before, const AnyArgs& have, const AnyArgs& want,
+                      ThreadPool* pool) {
+  Comparison out(pool);
   judge_op(contract, std::get<Args>(before), std::get<Args>(have), std::get<Args>(want), out);
   return out.result();
 }
 
 }  // namespace
 
-Judgement judge_outputs(const Contract& contract, const AnyArgs& before, const AnyArgs& have, const AnyArgs& want) {
+Judgement judge_outputs(const Contract& contract, const AnyArgs& before, const AnyArgs& have, const AnyArgs& want,
+                        ThreadPool* pool) {
   return std::visit(
-      [&](const auto& args) { return judge_typed<std::decay_t<decltype(args)>>(contract, before, have, want); }, have);
+      [&](const auto& args) { return judge_typed<std::decay_t<decltype(args)>>(contract, before, have, want, pool); },
+      have);
 }
 
 }  // namespace plumb

@@ -10,6 +10,8 @@
 
 namespace plumb {
 
+class ThreadPool;
+
 struct Deviation {
   const char* tensor = "";  // "y", "latent", "experts" ...
   const char* kind = "";    // nan | inf | drift | choice | bytes
@@ -31,10 +33,13 @@ struct Judgement {
 // Collects comparisons.
 class Comparison {
  public:
+  explicit Comparison(ThreadPool* workers = nullptr) : pool(workers) {}
   void element(const char* tensor, int64_t row, int64_t column, double have, double want, double bound);
   // A rule was broken that has no figure.
   void broken(const Deviation& deviation);
   const Judgement& result() const { return result_; }
+
+  ThreadPool* const pool;  // for bounds that take long to compute; may be null
 
  private:
   void note(const Deviation& deviation, double ratio);
@@ -45,6 +50,8 @@ class Comparison {
 // (also of what is changed in place), `have` what the kernel gave, `want` what the reference gave. The bound is that of
 // `contract`. Choices (top-k sets, experts) may differ only where the scores they rest on are closer than their error.
 // Random draws of the sampler are compared when they are greedy.
-Judgement judge_outputs(const Contract& contract, const AnyArgs& before, const AnyArgs& have, const AnyArgs& want);
+// The bounds are computed on the workers of `pool`, if there is one.
+Judgement judge_outputs(const Contract& contract, const AnyArgs& before, const AnyArgs& have, const AnyArgs& want,
+                        ThreadPool* pool = nullptr);
 
 }  // namespace plumb

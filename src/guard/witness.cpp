@@ -154,14 +154,14 @@ Storage Witness::storage() const { return device_ ? Storage(device_->memory) : S
 
 Judgement Witness::judge(const OpRecord& record) const {
   Storage room = storage();
-  return judge_outputs(record.kernel().contract, record.before(), record.have(), truth(record, room));
+  return judge_outputs(record.kernel().contract, record.before(), record.have(), truth(record, room), pool_);
 }
 
 Result<Judgement> Witness::judge(const OpRecord& record, const Kernel& kernel) const {
   Storage room = storage();
   const AnyArgs want = truth(record, room);
   PLUMB_TRY(const AnyArgs have, launch(kernel, record.site(), record.again(room), room));
-  return judge_outputs(kernel.contract, record.before(), have, want);
+  return judge_outputs(kernel.contract, record.before(), have, want, pool_);
 }
 
 std::optional<WitnessDevice> witness_device(Executor& executor) {

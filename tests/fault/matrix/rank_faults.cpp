@@ -81,12 +81,13 @@ std::vector<std::vector<int32_t>> RankFaults::serve(RankRunners& ranks) {
   return ids;
 }
 
-// "... has other bits than rank 0 (...) at PLACE"
+// "... has other bits than rank 0 (...) at PLACE", with ": why" behind it where another rank was the first to tell
 std::string RankFaults::place_of(RankRunners& ranks) {
   if (!ranks.link(0).failed()) return {};
   const std::string& what = ranks.link(0).comm().failure()->what;
   const size_t at = what.rfind(" at ");
-  return at == std::string::npos ? what : what.substr(at + 4);
+  if (at == std::string::npos) return what;
+  return what.substr(at + 4, what.find(": ", at) - at - 4);
 }
 
 Result<Plan> RankFaults::plan() {
