@@ -80,6 +80,7 @@ struct MoeShape {
   Values values = Values::Normal;
   Numerics numerics{};
   bool shared = true;
+  int32_t first = 0;  // expert held; rows then choose others too, before and behind
 };
 
 class MoeCase : public MatrixCase {
@@ -99,7 +100,7 @@ class MoeCase : public MatrixCase {
     if (shape.shared) add_input(shape.hidden, Values::Normal, rng);
     choice_ = std::make_unique<Matrix>(rows_, shape.k);
     for (int64_t t = 0; t < rows_; ++t) {
-      std::vector<int32_t> ids(static_cast<size_t>(shape.experts));
+      std::vector<int32_t> ids(static_cast<size_t>(shape.experts + 2 * shape.first));
       for (size_t e = 0; e < ids.size(); ++e) ids[e] = static_cast<int32_t>(e);
       std::shuffle(ids.begin(), ids.end(), rng);
       for (int64_t i = 0; i < shape.k; ++i) choice_->ints(t)[i] = t == padding_row_ ? -1 : ids[static_cast<size_t>(i)];
@@ -109,7 +110,7 @@ class MoeCase : public MatrixCase {
   std::string describe() const override {
     return "moe rows " + std::to_string(rows_) + " hidden " + std::to_string(shape_.hidden) + " inter " +
            std::to_string(shape_.inter) + " " + shape_.format.to_string() + " " + to_string(shape_.values) +
-           (shape_.numerics.round_bf16 ? " bf16" : "");
+           (shape_.numerics.round_bf16 ? " bf16" : "") + (shape_.first > 0 ? " some experts" : "");
   }
   Call call() const override {
     return {.op = Op::Moe,
@@ -142,6 +143,7 @@ class MoeCase : public MatrixCase {
                    .up = parts_[1],
                    .down = parts_[2],
                    .x = in(0).tensor(first, count),
+                   .first_expert = shape_.first,
                    .experts = choice_->tensor(first, count, DType::I32),
                    .weights = in(1).tensor(first, count),
                    .shared = shape_.shared ? in(2).tensor(first, count) : Tensor{},
@@ -213,6 +215,9 @@ void add_moe_cases(const Contract& contract, Cases& out) {
       }
     }
     const int64_t size = edge_sizes({64}, step, 0)[0];
+    for (const int64_t rows : edge_rows(contract, {1, 40}))
+      out.push_back(std::make_unique<MoeCase>(
+          MoeShape{.rows = rows, .hidden = size, .inter = size, .k = 3, .format = format, .first = 4}, rng));
     for (const Values values : kAllValues)
       out.push_back(std::make_unique<MoeCase>(MoeShape{.rows = edge_rows(contract, {4}).front(),
                                                        .hidden = size,

@@ -130,6 +130,16 @@ struct Stack {
     return m;
   }
 };
+// Those of the model's experts that a rank holds: the index of an expert in their stack, below 0 for others and none.
+struct Held {
+  int32_t first = 0, count = 0;
+  __device__ int32_t index(int32_t expert) const {
+    const int32_t index = expert - first;
+    return index < count ? index : -1;
+  }
+};
+inline Held held(const MoeArgs& a) { return {a.first_expert, static_cast<int32_t>(a.gate.size())}; }
+
 inline Stack stack(std::span<const Weight> weights) {
   Stack s{.first = mat(weights[0])};
   if (weights.size() > 1) s.stride = weights[1].prepared - weights[0].prepared;

@@ -97,27 +97,28 @@ __global__ void __launch_bounds__(kThreads, tiles == 1 ? Unit<coding>::kBlocks :
 struct Grouping {
   const int32_t* experts = nullptr;  // [rows, k]
   int64_t ld = 0;
-  int rows = 0, k = 0, expert_count = 0, groups = 0;
+  Held held{};
+  int rows = 0, k = 0, groups = 0;
   int32_t *expert = nullptr, *begin = nullptr, *slots = nullptr;  // of Groups
 };
 constexpr int kListed = 4096;  // choices that fit into shared memory; more are read again and again
 
 // One block. Experts that have rows, in ascending order, and their slots, in ascending order.
 __device__ void group_slots(const Grouping& g) {
-  extern __shared__ int32_t counts[];  // [expert_count], then up to kListed choices
-  int32_t* listed = counts + g.expert_count;
+  extern __shared__ int32_t counts[];  // [experts held], then up to kListed choices
+  int32_t* listed = counts + g.held.count;
   const int e = static_cast<int>(threadIdx.x), all = g.rows * g.k;
   const bool short_list = all <= kListed;
-  const auto read = [&](int i) { return g.experts[static_cast<int64_t>(i / g.k) * g.ld + i % g.k]; };
+  const auto read = [&](int i) { return g.held.index(g.experts[static_cast<int64_t>(i / g.k) * g.ld + i % g.k]); };
   const auto chosen = [&](int i) { return short_list ? listed[i] : read(i); };
-  for (int i = e; i < g.expert_count; i += static_cast<int>(blockDim.x)) counts[i] = 0;
+  for (int i = e; i < g.held.count; i += static_cast<int>(blockDim.x)) counts[i] = 0;
   for (int i = e; i < g.groups; i += static_cast<int>(blockDim.x)) g.expert[i] = -1;
   for (int i = e; short_list && i < all; i += static_cast<int>(blockDim.x)) listed[i] = read(i);
   __syncthreads();
   for (int i = e; i < all; i += static_cast<int>(blockDim.x))
     if (chosen(i) >= 0) atomicAdd(&counts[chosen(i)], 1);
   __syncthreads();
-  for (int mine = e; mine < g.expert_count; mine += static_cast<int>(blockDim.x)) {
+  for (int mine = e; mine < g.held.count; mine += static_cast<int>(blockDim.x)) {
     if (counts[mine] == 0) continue;
     int group = 0, at = 0;
     for (int i = 0; i < mine; ++i) group += counts[i] > 0 ? 1 : 0, at += counts[i];
@@ -144,6 +145,7 @@ struct Combine {
   const int32_t* experts = nullptr;
   const float* weights = nullptr;
   int64_t experts_ld = 0, weights_ld = 0;
+  Held held{};
   int k = 0;
   bool round = false;
 };
@@ -155,7 +157,7 @@ __global__ void combine_experts(Combine c, Act shared, Act y, int64_t hidden) {
   if (i >= hidden) return;
   double sum = 0;
   for (int j = 0; j < c.k; ++j) {
-    if (c.experts[t * c.experts_ld + j] < 0) continue;
+    if (c.held.index(c.experts[t * c.experts_ld + j]) < 0) continue;
     sum += static_cast<double>(c.weights[t * c.weights_ld + j]) *
            static_cast<double>(rounded(c.out[(t * c.k + j) * hidden + i], c.round));
   }
@@ -313,9 +315,9 @@ void moe(const MoeArgs& a, Stream& s) {
             .groups = {expert, begin, list, static_cast<int>(k)}};
   const Grouping grouping{.experts = a.experts.i32(),
                           .ld = a.experts.ld,
+                          .held = held(a),
                           .rows = static_cast<int>(rows),
                           .k = static_cast<int>(k),
-                          .expert_count = experts,
                           .groups = groups,
                           .expert = expert,
                           .begin = begin,
@@ -329,8 +331,14 @@ void moe(const MoeArgs& a, Stream& s) {
   p.w[0] = down;
   p.y[0] = f32_rows(out, hidden);
   multiply<how>(down.first, p, groups, 1, handle(s));
-  const Combine c{out,          a.experts.i32(),     a.weights.f32(),      a.experts.ld,
-                  a.weights.ld, static_cast<int>(k), a.numerics.round_bf16};
+  const Combine c{.out = out,
+                  .experts = a.experts.i32(),
+                  .weights = a.weights.f32(),
+                  .experts_ld = a.experts.ld,
+                  .weights_ld = a.weights.ld,
+                  .held = held(a),
+                  .k = static_cast<int>(k),
+                  .round = a.numerics.round_bf16};
   combine_experts<<<dim3(static_cast<unsigned>((hidden + 255) / 256), static_cast<unsigned>(rows)), 256, 0,
                     handle(s)>>>(c, act(a.shared), act(a.y), hidden);
 }

@@ -34,14 +34,22 @@ __device__ float gated(double gate, double up, bool round) {
   return rounded(static_cast<double>(rounded(g / (1.0 + exp(-g)), round)) * u, round);
 }
 
-// hidden[slot, i] of slot = t * k + j, for expert experts[t, j]; experts null: one MLP for every row
-__global__ void gate_up(Stack gate, Stack up, Act x, const int32_t* experts, int64_t experts_ld, int slots,
-                        float* hidden, bool round) {
+// The choices of every row: `slots` of them.
+struct Chosen {
+  const int32_t* experts = nullptr;
+  int64_t ld = 0;
+  Held held{};
+  int slots = 1;
+  __device__ int32_t index(int64_t t, int64_t j) const { return held.index(experts[t * ld + j]); }
+};
+
+// hidden[slot, i] of slot = t * k + j, for row t's choice j; experts null: one MLP for every row
+__global__ void gate_up(Stack gate, Stack up, Act x, Chosen c, float* hidden, bool round) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t slot = blockIdx.y;
   if (i >= gate.first.n) return;
-  const int64_t t = slot / slots;
-  const int32_t e = experts == nullptr ? 0 : experts[t * experts_ld + slot % slots];
+  const int64_t t = slot / c.slots;
+  const int32_t e = c.experts == nullptr ? 0 : c.index(t, slot % c.slots);
   float value = 0;
   if (e >= 0) value = gated(dot(gate[e], i, x, t), dot(up[e], i, x, t), round);
   hidden[slot * gate.first.n + i] = value;
@@ -60,26 +68,18 @@ __global__ void mlp_down(Stack down, const float* hidden, Act y, bool round) {
   y.store(t, i, down_dot(down.first, i, hidden + t * down.first.k), round);
 }
 
-struct Routed {
-  const int32_t* experts;
-  int64_t experts_ld;
-  const float* weights;
-  int64_t weights_ld;
-  int slots;
-};
-
 // Slots in order; the weighted sum is rounded before the shared expert is added where rounding is asked for.
-__global__ void moe_down(Stack down, const float* hidden, Routed r, Act shared, Act y, bool round) {
+__global__ void moe_down(Stack down, const float* hidden, Chosen c, const float* weights, int64_t weights_ld,
+                         Act shared, Act y, bool round) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t t = blockIdx.y;
   if (i >= down.first.n) return;
   double sum = 0;
-  for (int j = 0; j < r.slots; ++j) {
-    const int32_t e = r.experts[t * r.experts_ld + j];
+  for (int j = 0; j < c.slots; ++j) {
+    const int32_t e = c.index(t, j);
     if (e < 0) continue;
-    const double out = down_dot(down[e], i, hidden + (t * r.slots + j) * down.first.k);
-    sum +=
-        static_cast<double>(r.weights[t * r.weights_ld + j]) * (round ? static_cast<double>(rounded(out, true)) : out);
+    const double out = down_dot(down[e], i, hidden + (t * c.slots + j) * down.first.k);
+    sum += static_cast<double>(weights[t * weights_ld + j]) * (round ? static_cast<double>(rounded(out, true)) : out);
   }
   if (round) sum = rounded(sum, true);
   if (shared.data != nullptr) sum += static_cast<double>(shared.load(t, i));
@@ -164,7 +164,7 @@ void mlp(const MlpArgs& a, Stream& s) {
   auto* hidden = reinterpret_cast<float*>(s.workspace);
   PLUMB_CHECK(s.workspace_bytes >= size_t{rows} * static_cast<size_t>(a.gate->n()) * 4, "workspace too small");
   gate_up<<<dim3(blocks(a.gate->n()), rows), kThreads, 0, handle(s)>>>(Stack{mat(*a.gate)}, Stack{mat(*a.up)}, act(a.x),
-                                                                       nullptr, 0, 1, hidden, a.numerics.round_bf16);
+                                                                       Chosen{}, hidden, a.numerics.round_bf16);
   mlp_down<<<dim3(blocks(a.down->n()), rows), kThreads, 0, handle(s)>>>(Stack{mat(*a.down)}, hidden, act(a.y),
                                                                         a.numerics.round_bf16);
 }
@@ -172,14 +172,14 @@ void mlp(const MlpArgs& a, Stream& s) {
 void moe(const MoeArgs& a, Stream& s) {
   const auto rows = static_cast<unsigned>(a.x.dim(0));
   const int slots = static_cast<int>(a.experts.dim(1));
+  const Chosen chosen{a.experts.i32(), a.experts.ld, held(a), slots};
   auto* hidden = reinterpret_cast<float*>(s.workspace);
   PLUMB_CHECK(s.workspace_bytes >= size_t{rows} * static_cast<size_t>(slots * a.gate[0].n()) * 4,
               "workspace too small");
   gate_up<<<dim3(blocks(a.gate[0].n()), rows * static_cast<unsigned>(slots)), kThreads, 0, handle(s)>>>(
-      stack(a.gate), stack(a.up), act(a.x), a.experts.i32(), a.experts.ld, slots, hidden, a.numerics.round_bf16);
-  const Routed routed{a.experts.i32(), a.experts.ld, a.weights.f32(), a.weights.ld, slots};
-  moe_down<<<dim3(blocks(a.down[0].n()), rows), kThreads, 0, handle(s)>>>(stack(a.down), hidden, routed, act(a.shared),
-                                                                          act(a.y), a.numerics.round_bf16);
+      stack(a.gate), stack(a.up), act(a.x), chosen, hidden, a.numerics.round_bf16);
+  moe_down<<<dim3(blocks(a.down[0].n()), rows), kThreads, 0, handle(s)>>>(
+      stack(a.down), hidden, chosen, a.weights.f32(), a.weights.ld, act(a.shared), act(a.y), a.numerics.round_bf16);
 }
 
 void router(const RouterArgs& a, Stream& s) {
