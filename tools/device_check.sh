@@ -2,11 +2,12 @@
 # Proves and times the CUDA backend on the GPU of this machine, in one go.
 #
 # usage: tools/device_check.sh BIN [PART ...]
-# BIN: a folder with plumb, test_kernels, test_engine, test_model and plumb_cuda_bench, and the libraries they need beside them.
+# BIN: a folder with plumb, test_kernels, rank_kernels, test_engine, test_model and plumb_cuda_bench, and the libraries they need
+# beside them.
 # PARTS (default: all but sanitize), each with its own time limit:
 #   contracts  every CUDA kernel against its contract      engine    the engine's tests on the device
 #   goldens    goldens of the model, f32 caches            server    task accuracies through the HTTP server
-#   ranks      goldens and a server of two ranks, which may share the GPU
+#   ranks      kernels between ranks, goldens and a server of two ranks; all may share the GPU
 #   bench      kernels on GLM-5 shapes                      decode    decode steps of three layers of GLM-5
 #   sanitize   compute-sanitizer memcheck and racecheck over the contract tests of kernels that share memory
 # Ends with exit code 1 when a part failed; logs go to $OUT, or ./device_check.
@@ -88,7 +89,9 @@ for p in $parts; do
     ranks)
       golden=("$root/tools/golden/check_backend.py" "$bin/plumb" --backend cuda --kv f32 --index-keys f32 --activations f32
         --tp 2 --share-gpus)
+      part rank_kernels 240 25 python3 "$root/tests/kernels/rank_kernels_test.py" "$bin/rank_kernels"
       part goldens_tp2 180 25 python3 "${golden[@]}"
+      part goldens_ep2 180 25 python3 "${golden[@]}" --expert-parallel
       part server_tp2 120 20 bash -c "serve 2 --tp 2 --share-gpus"
       ;;
     bench) part bench 200 200 "$bin/plumb_cuda_bench" "${BENCH:-all}" ;;

@@ -123,6 +123,7 @@ Status run(LogitsCommand& command, const CliContext& context, int& exit_code) {
   if (!group.follows()) options.load.progress = [&bar](const LoadProgress& progress) { bar.update(progress); };
   options.ranks_here = group.ranks_here;
   options.cuda_device = group.cuda_device;
+  options.unreachable = group.unreachable;
   options.comm = group.comm.get();
   options.loaded = fault_planter(command.model, registry);
   options.plan.max_rows = std::min(command.chunk, static_cast<int>(ids.size()));

@@ -71,6 +71,10 @@ Status check_division(const ModelOptions& options, const CliContext& context) {
 Status choose_gpu(RankGroup& group, int rank_here, bool share) {
   PLUMB_TRY(const CudaPlace place, cuda_place(rank_here));
   PLUMB_TRY(const std::vector<std::string> all, all_gather_text(*group.comm, place.id));
+  PLUMB_TRY(const std::vector<std::string> troubles,
+            all_gather_text(*group.comm, cuda_unreachable(place.ordinal, all)));
+  for (size_t rank = 0; rank < troubles.size() && group.unreachable.empty(); ++rank)
+    if (!troubles[rank].empty()) group.unreachable = "rank " + std::to_string(rank) + ": " + troubles[rank];
   const int on_machine = group.ranks_here;
   group.cuda_device = place.ordinal;
   group.ranks_here = static_cast<int>(std::count(all.begin(), all.end(), place.id));

@@ -23,6 +23,7 @@ struct RankGroup {
   std::unique_ptr<Communicator> comm{};
   int ranks_here = 1;  // that share the memory of this machine, or of this rank's GPU
   int cuda_device = 0;
+  std::string unreachable{};   // why the GPUs of the ranks cannot read each other's memory; empty: they can
   int timeout_ms = 0;          // as in RankFlags
   std::optional<int> ended{};  // this process started the ranks and has seen them end: its exit code
   bool follows() const { return comm != nullptr && comm->rank() > 0; }

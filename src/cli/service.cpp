@@ -97,6 +97,7 @@ Status load_weights(Service& service, ModelOptions& options, const RankGroup* gr
   if (group != nullptr) {
     instance.ranks_here = group->ranks_here;
     instance.cuda_device = group->cuda_device;
+    instance.unreachable = group->unreachable;
     instance.comm = group->comm.get();
   }
   PLUMB_TRY(service.instance, open_instance(service.source.folder, service.registry, *service.pool, instance));

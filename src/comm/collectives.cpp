@@ -213,6 +213,15 @@ Result<std::vector<std::string>> all_gather_text(Communicator& comm, std::string
   return texts;
 }
 
+Status share_failure(Communicator& comm, const Status& mine) {
+  PLUMB_TRY(const std::vector<std::string> all, all_gather_text(comm, mine ? "" : mine.error().what));
+  if (!mine) return mine;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty())
+      return Error{Code::Environment, comm.name_of(static_cast<int>(rank)) + ": " + all[rank], "", {}};
+  return Ok{};
+}
+
 Status introduce(Communicator& comm) {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';

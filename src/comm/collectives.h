@@ -32,6 +32,8 @@ Status barrier(Communicator& comm);
 
 // Every rank's text, of any length.
 Result<std::vector<std::string>> all_gather_text(Communicator& comm, std::string_view mine);
+// Ok if `mine` is on every rank; else the rank's own error, or that of the first one that has some, with its name.
+Status share_failure(Communicator& comm, const Status& mine);
 // Gives the ranks their names: host and process.
 Status introduce(Communicator& comm);
 

@@ -10,12 +10,26 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
 
 namespace plumb {
+
+// What kernels of a device have between the ranks beside exchange(): memory that others write, or the communicator of a
+// library. Their waits end in time too.
+class DeviceLink {
+ public:
+  virtual ~DeviceLink() = default;
+  // Why its kernels have given up; they do nothing from there on. For the thread that runs steps.
+  virtual std::optional<Error> failure() const = 0;
+  // Of a kernel's wait for the others; 0: none.
+  virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
+  // On a thread of the communicator's, many times a second. `lost`: another rank has ended, and is waited for in vain.
+  virtual void look_after(bool lost) = 0;
+};
 
 class Communicator {
  public:
@@ -39,7 +53,7 @@ class Communicator {
   Status exchange(std::span<const Out> out, std::span<const In> in);
 
   // For the exchanges from here on; 0: they wait as long as the others live.
-  void set_deadline(Milliseconds deadline) { deadline_ = deadline; }
+  void set_deadline(Milliseconds deadline);
   Milliseconds deadline() const { return deadline_; }
 
   const std::optional<Error>& failure() const { return failure_; }  // for the caller of exchange()
@@ -47,6 +61,11 @@ class Communicator {
   const std::atomic<bool>& failed_flag() const { return failed_; }
   // Fails from here on, and tells the others why, as far as they can still be reached.
   void fail(Error error);
+  // Fails if a device link has; with what the transport knows of the cause. For the caller of exchange().
+  void look();
+  bool links_failed() const;
+  // False once another rank has been seen to end or to fail, where the transport can see that. For any thread.
+  virtual bool others_here() const { return true; }
 
   // "rank 2 (host b, process 71)", once the ranks have introduced themselves; else "rank 2".
   std::string name_of(int rank) const;
@@ -64,6 +83,18 @@ class Communicator {
   In staging() const { return {staging_.get(), staging_bytes_}; }
   void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
 
+  // Links live until detach_links(): after what was recorded with them, before their device and this communicator.
+  void attach(std::unique_ptr<DeviceLink> link);
+  void detach_links();
+  template <class Link>
+  Link* attached() const {
+    for (const auto& link : links_)
+      if (auto* const found = dynamic_cast<Link*>(link.get())) return found;
+    return nullptr;
+  }
+  // "did not answer within 4000 ms: rank 1, rank 3".
+  Error missing(std::span<const int> ranks, const std::string& what) const;
+
   uint64_t exchanges() const { return exchanges_; }
   uint64_t bytes_sent() const { return bytes_sent_; }
   uint64_t waited_ns() const { return waited_ns_; }  // inside exchange()
@@ -71,8 +102,8 @@ class Communicator {
  protected:
   virtual Status do_exchange(std::span<const Out> out, std::span<const In> in) = 0;
   virtual void tell_failure(const std::string& text) { static_cast<void>(text); }
-  // "did not answer within 4000 ms: rank 1, rank 3".
-  Error missing(std::span<const int> ranks, const std::string& what) const;
+  // Between exchanges: what is wrong with the others, as far as they have said so.
+  virtual Status do_look() { return Ok{}; }
 
  private:
   const int rank_, size_;
@@ -84,6 +115,8 @@ class Communicator {
   std::shared_ptr<std::byte> staging_{};
   size_t staging_bytes_ = 0;
   std::vector<std::shared_ptr<void>> kept_{};
+  std::vector<std::unique_ptr<DeviceLink>> links_{};
+  std::jthread link_watch_{};
   uint64_t exchanges_ = 0, bytes_sent_ = 0, waited_ns_ = 0;
 };
 

@@ -139,12 +139,17 @@ Status SocketCommunicator::receive_some(int rank, Link& link) {
   return Ok{};
 }
 
-Status SocketCommunicator::check_header(int rank, Link& link) {
-  const Header& header = link.in.header;
+Status SocketCommunicator::check_words(int rank, const Header& header) const {
   if (header.magic != Header{}.magic)
     return Error{Code::Peer, name_of(rank) + " sends something that is no message of a rank", "", {}};
-  if (header.frame == Frame::Failure) return failure_of(rank, link, header.bytes);
   if (header.frame == Frame::Goodbye) return Error{Code::Peer, name_of(rank) + " has ended", "", {}};
+  return Ok{};
+}
+
+Status SocketCommunicator::check_header(int rank, Link& link) {
+  const Header& header = link.in.header;
+  if (header.frame == Frame::Failure) return failure_of(rank, link, header.bytes);
+  PLUMB_TRY_STATUS(check_words(rank, header));
   if (header.sequence != sequence_ || header.bytes != link.in_data.size())
     return Error{Code::Internal,
                  name_of(rank) + " and " + name_of(this->rank()) + " are not in step",
@@ -152,6 +157,32 @@ Status SocketCommunicator::check_header(int rank, Link& link) {
                      " bytes; here it is number " + std::to_string(sequence_) + ", of " +
                      std::to_string(link.in_data.size()),
                  {}};
+  return Ok{};
+}
+
+// Looks without taking: an exchange may be under way on another thread. What is in the middle of one is no header.
+bool SocketCommunicator::others_here() const {
+  for (const Link& link : links_) {
+    if (!link.socket) continue;
+    pollfd ended{.fd = link.socket.fd(), .events = POLLRDHUP, .revents = 0};
+    if (poll(&ended, 1, 0) > 0) return false;
+    Header header{};
+    const ssize_t got = recv(link.socket.fd(), &header, sizeof header, MSG_DONTWAIT | MSG_PEEK);
+    if (got == ssize_t{sizeof header} && header.magic == Header{}.magic && header.frame == Frame::Failure) return false;
+  }
+  return true;
+}
+
+Status SocketCommunicator::do_look() {
+  for (size_t p = 0; p < links_.size(); ++p) {
+    Link& link = links_[p];
+    link.in = {};
+    if (!link.socket) continue;
+    PLUMB_TRY_STATUS(look_ahead(static_cast<int>(p), link));
+    Header header{};
+    const ssize_t got = recv(link.socket.fd(), &header, sizeof header, MSG_DONTWAIT | MSG_PEEK);
+    if (got == ssize_t{sizeof header}) PLUMB_TRY_STATUS(check_words(static_cast<int>(p), header));
+  }
   return Ok{};
 }
 

@@ -36,6 +36,7 @@ class SocketCommunicator final : public Communicator {
   // Says goodbye, so that ranks that are not done yet can tell it from an accident.
   ~SocketCommunicator() override;
   std::string transport() const override { return kind_; }
+  bool others_here() const override;
 
  private:
   enum class Frame : uint32_t { Data = 1, Failure = 2, Goodbye = 3 };
@@ -60,12 +61,14 @@ class SocketCommunicator final : public Communicator {
 
   Status do_exchange(std::span<const Out> out, std::span<const In> in) override;
   void tell_failure(const std::string& text) override;
+  Status do_look() override;
   void tell_all(Frame frame, const std::string& text);
   void begin(std::span<const Out> out, std::span<const In> in);
   Result<bool> progress();  // true: all is done
   Status send_some(int rank, Link& link);
   Status receive_some(int rank, Link& link);
   Status check_header(int rank, Link& link);
+  Status check_words(int rank, const Header& header) const;
   Status look_ahead(int rank, Link& link);
   Error lost(int rank, Link& link, const std::string& how);
   Error failure_of(int rank, const Link& link, uint64_t bytes);

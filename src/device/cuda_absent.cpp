@@ -17,6 +17,7 @@ Error absent() {
 std::string cuda_architectures() { return ""; }
 void require_cuda(int, const char*) {}
 Result<CudaPlace> cuda_place(int) { return absent(); }
+std::string cuda_unreachable(int, const std::vector<std::string>&) { return absent().what; }
 Result<CudaInfo> find_cuda(int) { return absent(); }
 Result<CudaStream> CudaStream::open(int) { return absent(); }
 Memory CudaStream::memory() const { return host_memory(); }

@@ -31,6 +31,8 @@ struct CudaPlace {
   std::string id{};  // of the card, whatever number this process sees it by
 };
 Result<CudaPlace> cuda_place(int rank_here);
+// Why the device cannot read and write the memory of the cards with those ids; empty: it can.
+std::string cuda_unreachable(int ordinal, const std::vector<std::string>& ids);
 // Refuses a device this build has no code for, naming both.
 Result<CudaInfo> find_cuda(int ordinal);
 

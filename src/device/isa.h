@@ -26,6 +26,8 @@ struct DeviceInfo {
   std::string memory_bound{};  // what sets that: "physical memory", "cgroup memory.max of ...", "the card"
   int64_t shared_bytes = 0;    // shared memory of one block; 0 on a CPU
   int cores = 1;
+  int ranks = 1;              // that run on it, of the model's
+  std::string unreachable{};  // why the devices of the ranks cannot read each other's memory; empty: they can
   bool has(Isa isa) const;
   bool is_gpu() const;
 };

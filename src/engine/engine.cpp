@@ -239,6 +239,7 @@ void Engine::step() {
   }
   sample(output);
   const Tensor report = forward_.executor.to_host(output.report, report_rows_);
+  if (ranks_failed()) return;  // on a device the step is over only now
   if (guard_.note(report) || (guard_.watches_stream() && sampler_.any_poisoned()))
     guard_.watch_again([&] { forward(forward_, input); });
   results_.clear();

@@ -125,6 +125,7 @@ void prepare_step(Forward& f, const StepInput& step, StepShape shape) {
 
 void run_step(Forward& f, const std::function<void()>& launches) {
   ForwardBuffers& b = f.buffers;
+  if (f.executor.halted()) return;
   if (!b.recordable) return launches();
   const auto [found, is_new] = b.recordings.try_emplace(b.shape);
   if (is_new) return launches();  // it may be the only one: recording takes longer than a step

@@ -17,14 +17,20 @@ struct InstanceOptions {
   LoadOptions load{};            // where to is filled in
   int cuda_device = 0;           // with backend "cuda"
   int ranks_here = 1;            // that share the memory of the machine, or of the CUDA device
+  std::string unreachable{};     // DeviceInfo::unreachable, with backend "cuda"
   Communicator* comm = nullptr;  // to the other ranks that share the model, if plan.tp says that there are some
   // Called once the model is loaded, before anything runs; may change it. An error ends the opening.
   std::function<Status(LoadedModel&)> loaded{};
 };
 
+struct DetachLinks {
+  void operator()(Communicator* comm) const { comm->detach_links(); }
+};
+
 // Stays where it is; members are ended in reverse order.
 struct ModelInstance {
   ComputeDevice device{};
+  std::unique_ptr<Communicator, DetachLinks> links{};  // what kernels have between the ranks
   std::unique_ptr<LoadedModel> model{};
   std::optional<KvCache> cache{};
   ForwardBuffersPtr buffers{};

@@ -128,6 +128,14 @@ int64_t add_weights(const WeightBytes& bytes, Plan& plan) {
   return sum(plan.memory);
 }
 
+// The kernels of all places share it.
+int64_t peer_bytes(const Plan& plan) {
+  int64_t most = 0;
+  for (const Site& site : plan.sites)
+    for (const Choice& choice : site.choices) most = std::max(most, choice.kernel->contract.peer_bytes);
+  return most;
+}
+
 // A machine of this kind and number that holds the weights and a little beside them.
 std::vector<std::string> what_holds(const PlanInput& in, const PlannedModel& planned, int64_t usable) {
   std::vector<std::string> works;
@@ -211,6 +219,7 @@ Status fit_memory(const PlanInput& input, const ModelPlanOptions& options, Plann
   const WeightBytes counted = count_weights(input, out, ranks_of(options));
   const int64_t weights = add_weights(counted, plan);
   if (input.device.is_gpu()) plan.memory.emplace_back("driver context (assumed)", kContextBytes);
+  if (const int64_t bytes = peer_bytes(plan); bytes > 0) plan.memory.emplace_back("what ranks send each other", bytes);
   const int64_t resident = sum(plan.memory);
   const std::string bound = input.device.memory_bound.empty() ? "" : "bounded by " + input.device.memory_bound;
   if (resident > usable)

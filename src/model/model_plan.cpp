@@ -166,7 +166,7 @@ Status check_ranks(const PlanInput& in, const ModelPlanOptions& o) {
   return check_split(in.config, in.map, ranks_of(o));
 }
 
-void add_warnings(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out) {
+void add_warnings(const PlanInput& in, PlannedModel& out) {
   std::vector<Warning>& warnings = out.plan.warnings;
   // What the readers of configuration and tensors say is set aside or defaulted changes no number: the goldens, which
   // are compared with transformers on the same files, hold it to that.
@@ -192,11 +192,6 @@ void add_warnings(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& 
     else if (compiled.find(wanted) == std::string::npos)
       warnings.push_back({"will fail", "this build has CUDA code for " + compiled + ", " + in.device.name + " wants " +
                                            wanted + ": build with -DPLUMB_CUDA_ARCHITECTURES for it"});
-    if (o.ep)
-      warnings.push_back(
-          {"will fail",
-           "--expert-parallel: kernels of GPUs take slices of all experts, not some of them whole yet; it "
-           "can be planned, not run"});
   }
 }
 
@@ -251,11 +246,22 @@ void add_flags(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out
   numeric("numeric.softmax_scale", number(static_cast<double>(in.config.softmax_scale())));
 }
 
+std::string how_ranks_add(const Plan& plan) {
+  const auto site = std::ranges::find(plan.sites, Op::AllReduce, [](const Site& s) { return s.decl.call.op; });
+  std::string text;
+  for (auto choice = site->choices.begin(); choice != site->choices.end(); ++choice) {
+    const auto next = std::next(choice);
+    if (next != site->choices.end() && next->kernel == choice->kernel) continue;
+    text += (text.empty() ? "ranks add up their partial sums by " : ", ") + choice->kernel->contract.name + " (up to " +
+            std::to_string(choice->rows.m_hi) + " rows)";
+  }
+  const bool by_host = text.find(".host.") != std::string::npos;
+  return text + (by_host ? ": by way of the host, which is slow" : "");
+}
+
 void add_notes(const PlanInput& in, const ModelPlanOptions& o, PlannedModel& out) {
   std::vector<std::string>& notes = out.plan.notes;
-  if (o.tp > 1 && in.device.is_gpu())
-    notes.push_back(
-        "ranks add up their partial sums by way of the host, in order of rank: the same bits everywhere, and slow");
+  if (o.tp > 1 && in.device.is_gpu()) notes.push_back(how_ranks_add(out.plan));
   if (in.quant.kv_cache && o.kv == "auto")
     notes.push_back("the checkpoint asks for a " + *in.quant.kv_cache +
                     " KV cache and ships no scales for it: a request, not a format; the cache is " +
@@ -322,7 +328,7 @@ Result<PlannedModel> plan_model(const PlanInput& input, const ModelPlanOptions& 
   PLUMB_TRY_STATUS(fit_memory(input, options, out));
   add_flags(input, options, out);
   add_notes(input, options, out);
-  add_warnings(input, options, out);
+  add_warnings(input, out);
   return out;
 }
 

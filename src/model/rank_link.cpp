@@ -84,8 +84,17 @@ void RankLink::set_times(Milliseconds deadline, Milliseconds patience) {
   comm_.set_deadline(deadline);
 }
 
+// The transport is the stream's too, as long as there is something in it.
+bool RankLink::failed() const {
+  if (!comm_.failed() && comm_.links_failed()) {
+    settle();
+    comm_.look();
+  }
+  return comm_.failed();
+}
+
 // On a GPU the exchanges of the step under way are its stream's; this thread's come when they are over.
-void RankLink::settle() {
+void RankLink::settle() const {
   if (executor_.memory().where != Where::Host) executor_.memory().synchronise(executor_.stream());
 }
 

@@ -51,7 +51,7 @@ class RankLink {
 
   Communicator& comm() const { return comm_; }
   bool leads() const { return comm_.rank() == 0; }
-  bool failed() const { return comm_.failed(); }
+  bool failed() const;  // asked again once what a step left is here: whether it can be believed
 
   // Rank 0: what the others take over with the next message. `deadline`: for each exchange of a step; 0: none.
   // `patience`: until the message after it; whoever sets one has to call beat() while there are no steps.
@@ -90,7 +90,7 @@ class RankLink {
   void announce(Message message, const StepInput& step);
   void note_changes(const Paging& paging);
   void keep_table(const Paging& paging);
-  void settle();
+  void settle() const;
   void send(const Message& message);
   void begin_watch(bool watched);
   void compare();

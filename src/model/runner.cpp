@@ -14,6 +14,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::filesystem::pa
                            .load = options.load,
                            .cuda_device = options.cuda_device,
                            .ranks_here = options.ranks_here,
+                           .unreachable = options.unreachable,
                            .comm = options.comm,
                            .loaded = options.loaded};
   ModelPlanOptions& plan = instance.plan;
@@ -102,6 +103,7 @@ Result<std::vector<float>> ModelRunner::feed(std::span<const int32_t> ids, int64
     if (out.logits.data == nullptr) continue;
     std::vector<std::byte> storage;
     const Tensor on_host = executor().to_host(out.logits, storage);
+    if (forward_.link != nullptr && forward_.link->failed()) return *forward_.link->comm().failure();
     logits.insert(logits.end(), on_host.f32(), on_host.f32() + on_host.elements());
   }
   return logits;

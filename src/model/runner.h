@@ -20,6 +20,7 @@ struct RunnerOptions {
   int threads = 0;      // 0: all cores
   int cuda_device = 0;  // with backend "cuda"
   int ranks_here = 1;   // as in InstanceOptions
+  std::string unreachable{};
   Communicator* comm = nullptr;
   std::function<Status(LoadedModel&)> loaded{};  // as in InstanceOptions
 };

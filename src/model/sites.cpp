@@ -26,7 +26,7 @@ class Declarer {
   SiteList& list() { return list_; }
   // A place where the ranks exchange rows of `width`; -1 without other ranks.
   SiteId exchange(std::string name, Op op, int64_t width) {
-    return ranks_ > 1 ? plain(std::move(name), op, width) : -1;
+    return ranks_ > 1 ? add(std::move(name), {.op = op, .k = width, .ranks = ranks_}) : -1;
   }
 
  private:

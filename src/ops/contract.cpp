@@ -69,6 +69,11 @@ void judge_limits(const Limits& l, const Call& call, const DeviceInfo& device, s
   at_most("limits.heads_max", call.heads, l.heads_max);
   at_most("limits.topk_max", call.topk, l.topk_max);
   at_most("limits.rope_max", call.rope, l.rope_max);
+  at_most("limits.ranks_max", call.ranks, l.ranks_max);
+  if (const int64_t bytes = call.m_hi * call.k * 4; l.message_bytes_max > 0 && bytes > l.message_bytes_max)
+    out.push_back({"limits.message_bytes_max",
+                   std::to_string(bytes) + " bytes, of " + std::to_string(call.m_hi) + " rows",
+                   "at most " + std::to_string(l.message_bytes_max)});
   multiple("limits.n_multiple", call.n, l.n_multiple);
   multiple("limits.k_multiple", call.k, l.k_multiple);
   if (l.shared_bytes > device.shared_bytes && device.is_gpu())
@@ -85,6 +90,14 @@ void judge_numerics(const Contract& c, const Call& call, std::vector<Refusal>& o
   need("index_hadamard", call.numerics.index_hadamard, c.index_hadamard, "Hadamard rotation of index keys");
   need("deterministic", call.deterministic, c.deterministic, "the same bits every time");
   need("batch_invariant", call.deterministic, c.batch_invariant, "bits independent of the batch");
+}
+
+void judge_ranks(const Contract& c, const DeviceInfo& device, std::vector<Refusal>& out) {
+  if (c.own_device && device.ranks > 1)
+    out.push_back({"own_device", std::to_string(device.ranks) + " ranks on one device", "a device for each rank"});
+  if (c.peer_bytes > 0 && !device.unreachable.empty())
+    out.push_back({"peer_bytes", device.unreachable, "devices that reach each other's memory"});
+  if (!c.absent.empty()) out.push_back({"absent", c.absent, "a program and a machine with it"});
 }
 
 }  // namespace
@@ -130,6 +143,7 @@ std::vector<Refusal> judge(const Contract& contract, const Call& call, const Dev
   judge_formats(contract, call, refusals);
   judge_limits(contract.limits, call, device, refusals);
   judge_numerics(contract, call, refusals);
+  judge_ranks(contract, device, refusals);
   return refusals;
 }
 

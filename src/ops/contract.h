@@ -22,6 +22,8 @@ struct Limits {  // 0 = no limit
   int64_t topk_max = 0;
   int64_t rope_max = 0;      // of MlaAttend: rope part of a latent row
   int64_t shared_bytes = 0;  // shared memory that one block takes
+  int64_t ranks_max = 0;
+  int64_t message_bytes_max = 0;  // f32 rows of a rank, in ops among ranks
 };
 
 // |error| <= c * unit_roundoff(unit) * sum|a b| + c_out * unit_roundoff(unit) * |result| + floor, against float64 on
@@ -54,6 +56,7 @@ struct Call {
   int64_t m_lo = 1, m_hi = 1;  // rows
   int64_t n = 0, k = 0;        // of the weight
   int64_t heads = 0, topk = 0, rope = 0;
+  int ranks = 1;  // that share the model
   Numerics numerics{};
   bool deterministic = false;  // --deterministic: deterministic, batch-invariant kernels of one sum order only
   friend bool operator==(const Call&, const Call&) = default;
@@ -85,6 +88,10 @@ struct Contract {
   int preference = 0;          // order among accepted kernels; a comment beside it says what was measured
   int64_t preferred_from = 1;  // rows a bucket begins at, below which the preference counts as 0
   bool reference = false;      // float64 definition: accepts everything, never chosen by auto
+  // Of ops among ranks:
+  bool own_device = false;  // no two ranks on one device
+  int64_t peer_bytes = 0;   // that each rank keeps in its device for the others to read and write
+  std::string absent{};     // why this program cannot run it, where that is known before a device is; empty: it can
 };
 
 // One reason of many, never just "no".

@@ -92,6 +92,7 @@ class Executor {
 
   // Once `flag` is set nothing is launched: what would be computed has lost its use. Null: no such flag.
   void set_halt(const std::atomic<bool>* flag) { halt_ = flag; }
+  bool halted() const { return halt_ != nullptr && halt_->load(std::memory_order_relaxed); }
 
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
@@ -103,7 +104,6 @@ class Executor {
 
  private:
   void launch(SiteId site, int64_t rows, const void* args, const RowOrigin& origin);
-  bool halted() const { return halt_ != nullptr && halt_->load(std::memory_order_relaxed); }
 
   const Plan& plan_;
   Stream stream_;

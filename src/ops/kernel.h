@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "device/stream.h"
 #include "ops/args.h"
 #include "ops/contract.h"
 
 namespace plumb {
 
+class Communicator;
 class ThreadPool;
 
 struct Kernel {
@@ -20,6 +22,9 @@ struct Kernel {
   // args: the op's struct of ops/args.h. Null: this build knows the contract and has no code, as a build without CUDA
   // does for its kernels; such a plan can be read, not run.
   void (*launch)(const void* args, Stream& stream) = nullptr;
+  // Of ops among ranks: makes what its launches need between the ranks, and attaches it to `comm`, unless it is there.
+  // On all ranks at once, with the stream's device current.
+  Status (*connect)(Communicator& comm) = nullptr;
 };
 
 // Wraps a typed function: make_kernel<LinearArgs, linear_rows>(contract).

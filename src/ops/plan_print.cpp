@@ -96,6 +96,10 @@ Json contract_json(const Contract& c) {
   limit("heads_max", c.limits.heads_max, 0);
   limit("topk_max", c.limits.topk_max, 0);
   limit("shared_bytes", c.limits.shared_bytes, 0);
+  limit("ranks_max", c.limits.ranks_max, 0);
+  limit("message_bytes_max", c.limits.message_bytes_max, 0);
+  if (c.own_device) limits["own_device"] = true;
+  limit("peer_bytes", c.peer_bytes, 0);
   return {{"kernel", c.name},
           {"op", to_string(c.op)},
           {"weight", texts_json(c.weight, format)},

@@ -50,6 +50,66 @@ TEST(RankFailure, OneThatHangsMissesTheDeadlineAndIsNamed) {
   });
 }
 
+// What a device's kernels have between the ranks: waits until it is told that it is in vain, or that time is over.
+struct WaitingLink final : DeviceLink {
+  std::atomic<bool> given_up{false};
+  std::atomic<int64_t> deadline_ms{-1};
+  std::optional<Error> failure() const override {
+    if (!given_up) return std::nullopt;
+    return Error{Code::Peer, "no answer on the device", "", {}};
+  }
+  void set_deadline(std::chrono::milliseconds deadline) override { deadline_ms = deadline.count(); }
+  void look_after(bool lost) override {
+    if (lost) given_up = true;
+  }
+  void wait() const {
+    while (!given_up) std::this_thread::yield();
+  }
+};
+
+TEST(RankFailure, AWaitOnADeviceEndsWithTheRankItIsFor) {
+  auto ranks = joined_ranks(3);
+  Communicator& comm = *ranks[0];
+  comm.attach(std::make_unique<WaitingLink>());
+  auto* const link = comm.attached<WaitingLink>();
+  ASSERT_NE(link, nullptr);
+  EXPECT_EQ(link->deadline_ms, 60'000);
+  comm.set_deadline(std::chrono::milliseconds(5));
+  EXPECT_EQ(link->deadline_ms, 5);
+  comm.look();
+  EXPECT_FALSE(comm.failed());
+  ranks[2].reset();
+  link->wait();
+  comm.look();
+  ASSERT_TRUE(comm.failure());
+  EXPECT_THAT(comm.failure()->what, HasSubstr("rank 2"));
+  comm.detach_links();
+  EXPECT_EQ(comm.attached<WaitingLink>(), nullptr);
+}
+
+TEST(RankFailure, ADevicesFailureIsTheCommunicatorsAndTold) {
+  auto ranks = joined_ranks(2);
+  auto link = std::make_unique<WaitingLink>();
+  link->given_up = true;
+  ranks[0]->attach(std::move(link));
+  float value = 1;
+  EXPECT_THAT(all_reduce(*ranks[0], std::span(&value, 1)).error().what, HasSubstr("no answer on the device"));
+  EXPECT_FALSE(ranks[1]->others_here());
+  EXPECT_THAT(all_reduce(*ranks[1], std::span(&value, 1)).error().what, HasSubstr("no answer on the device"));
+  ranks[0]->detach_links();
+}
+
+TEST(RankFailure, AFailureThatEveryRankHearsOf) {
+  auto ranks = joined_ranks(3);
+  on_each_rank(ranks, [](Communicator& comm) {
+    EXPECT_TRUE(share_failure(comm, Ok{}));
+    const Status mine = comm.rank() == 1 ? Status(Error{Code::Environment, "no memory", "", {}}) : Status(Ok{});
+    const Status shared = share_failure(comm, mine);
+    ASSERT_FALSE(shared);
+    EXPECT_THAT(shared.error().what, HasSubstr("no memory"));
+  });
+}
+
 // A rank that only waits for the leader hears of a third one's end without being told.
 TEST(RankFailure, AnEndIsNoticedByThoseWhoWaitForSomebodyElse) {
   auto ranks = ranks_without(2, 3);

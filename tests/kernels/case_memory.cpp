@@ -74,6 +74,16 @@ const DeviceInfo& this_machine() {
   return kDevice;
 }
 
+std::shared_ptr<void> new_case_stream() {
+#ifdef PLUMB_HAVE_CUDA
+  cudaStream_t stream = nullptr;
+  PLUMB_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess, "no stream");
+  return {static_cast<void*>(stream), [](void* s) { cudaStreamDestroy(static_cast<cudaStream_t>(s)); }};
+#else
+  return nullptr;
+#endif
+}
+
 void wait_for_device() {
 #ifdef PLUMB_HAVE_CUDA
   if (!has_gpu()) return;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "device/isa.h"
@@ -16,6 +17,8 @@ void free_case_memory(void* memory, size_t bytes);
 
 // All that kernels of this machine may be built for: the CPU's instruction sets and, where there is one, the GPU's.
 const DeviceInfo& this_machine();
+// A stream beside the one that cases use, which neither waits for the other: cudaStream_t. Null where there is no GPU.
+std::shared_ptr<void> new_case_stream();
 // Returns once what was launched has run. A failed launch ends the test program, naming the error.
 void wait_for_device();
 

@@ -160,6 +160,17 @@ std::vector<Violation> violations(const Contract& contract, const Call& good) {
   if (l.n_multiple > 1) add("limits.n_multiple", [&](Call& c) { c.n = l.n_multiple + 1; });
   if (l.k_multiple > 1)
     add("limits.k_multiple", [&](Call& c) { c.k = l.k_max == l.k_multiple ? l.k_multiple / 2 : l.k_multiple + 1; });
+  if (l.ranks_max > 0) add("limits.ranks_max", [&](Call& c) { c.ranks = static_cast<int>(l.ranks_max) + 1; });
+  if (l.message_bytes_max > 0)
+    add("limits.message_bytes_max", [&](Call& c) { c.m_hi = l.message_bytes_max / (4 * c.k) + 1; });
+  if (contract.own_device) {
+    add("own_device", [](Call&) {});
+    out.back().device.ranks = 2;
+  }
+  if (contract.peer_bytes > 0) {
+    add("peer_bytes", [](Call&) {});
+    out.back().device.unreachable = "no way from one to the other";
+  }
   if (!contract.round_bf16) add("round_bf16", [](Call& c) { c.numerics.round_bf16 = true; });
   if (!contract.norm_two_roundings) add("norm_two_roundings", [](Call& c) { c.numerics.norm_two_roundings = true; });
   if (!contract.index_hadamard) add("index_hadamard", [](Call& c) { c.numerics.index_hadamard = true; });

@@ -92,6 +92,39 @@ TEST(GpuPlan, RanksShareHeadsAndWidths) {
   EXPECT_GE(planned->plan.fit.sequences, 1);
 }
 
+TEST(GpuPlan, RanksAddUpByWhatTheirDevicesCanAndTheSizeOfTheMessage) {
+  OpenedModel model = imagined(real_config("glm-5"), SynthFormat::Fp8);
+  DeviceInfo device = *find_device_profile("h200");
+  const auto kernels = [&](const ModelPlanOptions& options) {
+    const auto planned = plan_opened(model, test_registry(), device, options);
+    std::vector<std::string> names;
+    EXPECT_TRUE(planned) << planned.error().to_string();
+    if (!planned) return names;
+    const auto sum = std::ranges::find(planned->plan.sites, std::string("layers.3.self_attn.sum"),
+                                       [](const Site& site) { return site.decl.name; });
+    for (const Choice& choice : sum->choices) names.push_back(choice.kernel->contract.name);  // rows 1, 8, 64, more
+    const bool peers = planned->plan.to_json().dump().find("what ranks send each other") != std::string::npos;
+    EXPECT_EQ(peers, std::ranges::any_of(names, [](const std::string& name) { return name.ends_with("_shot.cuda"); }));
+    return names;
+  };
+  const std::string one = "all_reduce.one_shot.cuda", two = "all_reduce.two_shot.cuda", nccl = "all_reduce.nccl.cuda",
+                    host = "all_reduce.host.cuda";
+  const bool there = test_registry().find(nccl)->contract.absent.empty();
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(kernels({.tp = 8}), (Names{one, one, two, there ? nccl : two}));
+  EXPECT_EQ(kernels({.deterministic = true, .tp = 8}), (Names{one, one, two, two}));
+  EXPECT_EQ(kernels({.pinned = {{"all_reduce", host}, {"gather_columns", "gather_columns.host.cuda"}}, .tp = 8}),
+            (Names{host, host, host, host}));
+  device.unreachable = "GPU 0 has no peer access to GPU 1";
+  const std::string far = there ? nccl : host;
+  EXPECT_EQ(kernels({.tp = 8}), (Names{far, far, far, far}));
+  device.ranks = 2;
+  EXPECT_EQ(kernels({.tp = 8}), (Names{host, host, host, host}));
+  const auto refused = plan_opened(model, test_registry(), device, {.pinned = {{"all_reduce", nccl}}, .tp = 8});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("own_device: this place has 2 ranks on one device"));
+}
+
 TEST(GpuPlan, WhatDoesNotFitIsRefusedWithWhatDoes) {
   OpenedModel model = imagined(real_config("glm-5.2"), SynthFormat::Nvfp4, /*experts_only=*/true);
   const auto one = plan_opened(model, test_registry(), *find_device_profile("h200"), {});

@@ -131,6 +131,16 @@ void replay(void* recording, Stream& stream) {
   must(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording), handle(stream)), "a recorded step");
 }
 
+std::string id_of(const cudaDeviceProp& properties) {
+  std::string id;
+  for (const char byte : properties.uuid.bytes) {
+    char text[3];
+    std::snprintf(text, sizeof text, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+    id += text;
+  }
+  return id;
+}
+
 struct Compiled {
   Isa isa;
   int major, minor;
@@ -169,12 +179,27 @@ Result<CudaPlace> cuda_place(int rank_here) {
   cudaDeviceProp properties{};
   if (const cudaError_t status = cudaGetDeviceProperties(&properties, place.ordinal); status != cudaSuccess)
     return cuda_error("cannot read the device's properties", status);
-  for (const char byte : properties.uuid.bytes) {
-    char text[3];
-    std::snprintf(text, sizeof text, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
-    place.id += text;
-  }
+  place.id = id_of(properties);
   return place;
+}
+
+std::string cuda_unreachable(int ordinal, const std::vector<std::string>& ids) {
+  int count = 0;
+  cudaGetDeviceCount(&count);
+  for (const std::string& id : ids) {
+    int other = 0;
+    for (; other < count; ++other) {
+      cudaDeviceProp properties{};
+      if (cudaGetDeviceProperties(&properties, other) == cudaSuccess && id_of(properties) == id) break;
+    }
+    if (other == count) return "a rank's GPU is on another machine, or hidden from this process";
+    int can = other == ordinal ? 1 : 0;
+    if (can == 0) cudaDeviceCanAccessPeer(&can, ordinal, other);
+    if (can == 0)
+      return "GPU " + std::to_string(ordinal) + " has no peer access to GPU " + std::to_string(other) +
+             " (nvidia-smi topo -p2p r)";
+  }
+  return "";
 }
 
 Result<CudaInfo> find_cuda(int ordinal) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/library/library_kernels.h"
 #include "kernels/cuda/mma/mma_kernels.h"
 #include "kernels/cuda/naive/naive.h"
+#include "kernels/cuda/ranks/rank_kernels.h"
 #include "kernels/cuda/rows/row_kernels.h"
 
 namespace plumb {
@@ -24,6 +25,9 @@ std::vector<Kernel> cuda_kernels() {
   cuda::add_sample_kernels(kernels);
   kernels.push_back(cuda::sample_on_host());
   cuda::add_host_collectives(kernels);
+  cuda::add_peer_sums(kernels);
+  cuda::add_peer_gather(kernels);
+  cuda::add_nccl(kernels);
   return kernels;
 }
 

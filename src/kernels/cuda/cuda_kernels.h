@@ -9,7 +9,6 @@ namespace plumb {
 
 namespace cuda {
 Kernel sample_on_host();
-void add_host_collectives(std::vector<Kernel>& out);
 }  // namespace cuda
 
 std::vector<Kernel> cuda_kernels();

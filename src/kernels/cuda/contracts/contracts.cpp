@@ -1,5 +1,6 @@
 #include "kernels/cuda/contracts/contracts.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -65,8 +66,10 @@ Contract host_sampler_contract() {
   return contract;
 }
 
-Contract host_collective_contract(Op op) {
-  Contract contract{.name = to_string(op) + ".host.cuda", .op = op};
+namespace {
+
+Contract rank_contract(Op op, const char* way) {
+  Contract contract{.name = to_string(op) + "." + way + ".cuda", .op = op};
   contract.arch = Isa::CudaPortable;
   contract.reads = {kF32};
   contract.round_bf16 = true;
@@ -74,8 +77,65 @@ Contract host_collective_contract(Op op) {
   contract.index_hadamard = true;
   contract.deterministic = true;
   contract.batch_invariant = true;
-  contract.sum_order = "rank_order";
+  contract.sum_order = op == Op::AllReduce ? "rank_order" : "copies";
   contract.error_bound = {.c = 1, .unit = DType::F32};
+  return contract;
+}
+
+Contract peer_contract(Op op, const char* way) {
+  Contract contract = rank_contract(op, way);
+  contract.limits.ranks_max = kMostPeers;
+  // Two of each: what one-shot receives, slices and sums of two-shot, columns; and flags.
+  contract.peer_bytes = 2 * (kMostPeers * kOneShotBytes + 3 * kPieceBytes) + (int64_t{1} << 20);
+  return contract;
+}
+
+}  // namespace
+
+// Preferences between devices: none is measured, for no machine with two was at hand. They follow published figures:
+// whole vectors to everyone where latency counts, slices beyond, a library where bandwidth does.
+Contract host_collective_contract(Op op) {
+  Contract contract = rank_contract(op, "host");
+  contract.preference = -1;  // below the others where theirs do not count
+  return contract;
+}
+
+Contract one_shot_contract() {
+  Contract contract = peer_contract(Op::AllReduce, "one_shot");
+  contract.limits.message_bytes_max = kOneShotBytes;
+  contract.preference = 40;
+  return contract;
+}
+
+Contract two_shot_contract() {
+  Contract contract = peer_contract(Op::AllReduce, "two_shot");
+  contract.preference = 20;
+  return contract;
+}
+
+Contract peer_gather_contract() {
+  Contract contract = peer_contract(Op::GatherColumns, "peer");
+  contract.limits.k_max = kPieceBytes / 4;
+  contract.preference = 20;
+  return contract;
+}
+
+// Its sums go round a ring: every element is added up once, from a rank that its place in the message decides, and
+// copied to the others. So all ranks have the same bits, and a row's depend on how many there are.
+Contract nccl_contract(Op op) {
+  Contract contract = rank_contract(op, "nccl");
+  contract.own_device = true;
+  if (op == Op::AllReduce) {
+    contract.sum_order = "nccl_ring";
+    contract.batch_invariant = false;
+    contract.preference = 30;
+    contract.preferred_from = 65;
+  } else {
+    contract.preference = 10;
+    contract.workspace = [](const Call& call) {
+      return static_cast<size_t>(std::max(kPieceBytes, call.k * call.ranks * 4));
+    };
+  }
   return contract;
 }
 
@@ -83,13 +143,18 @@ Contract host_collective_contract(Op op) {
 
 std::vector<Kernel> cuda_contracts() {
   std::vector<Kernel> kernels;
-  kernels.reserve(static_cast<size_t>(Op::Sample) + 3);
+  kernels.reserve(static_cast<size_t>(Op::Sample) + 8);
   // The sampler is the host's, and so is what ranks send each other.
   for (int op = 0; op < static_cast<int>(Op::Sample); ++op)
     kernels.push_back({.contract = cuda::naive_contract(static_cast<Op>(op))});
   kernels.push_back({.contract = cuda::host_sampler_contract()});
-  for (const Op op : {Op::AllReduce, Op::GatherColumns})
+  for (const Op op : {Op::AllReduce, Op::GatherColumns}) {
     kernels.push_back({.contract = cuda::host_collective_contract(op)});
+    kernels.push_back({.contract = cuda::nccl_contract(op)});
+  }
+  kernels.push_back({.contract = cuda::one_shot_contract()});
+  kernels.push_back({.contract = cuda::two_shot_contract()});
+  kernels.push_back({.contract = cuda::peer_gather_contract()});
   return kernels;
 }
 

@@ -18,8 +18,15 @@ namespace cuda {
 // The plain kernel of an op (naive/). There is one of every op but sampling.
 Contract naive_contract(Op op);
 
-// Sums and gathers among ranks by way of the host (collectives_on_host.cpp).
+// Sums and gathers among ranks (ranks/): by way of the host, through memory that devices reach of each other, by NCCL.
 Contract host_collective_contract(Op op);
+Contract one_shot_contract();
+Contract two_shot_contract();
+Contract peer_gather_contract();
+Contract nccl_contract(Op op);
+inline constexpr int kMostPeers = 8;
+inline constexpr int64_t kOneShotBytes = int64_t{256} << 10;  // of the largest message that is sent whole to everyone
+inline constexpr int64_t kPieceBytes = int64_t{4} << 20;      // larger ones go in pieces of this
 
 // Sampling on the host by the portable CPU kernel.
 const Kernel& portable_sampler();

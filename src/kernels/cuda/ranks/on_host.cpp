@@ -12,7 +12,7 @@
 #include "comm/collectives.h"
 #include "device/cuda_device.h"
 #include "kernels/cuda/contracts/contracts.h"
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/ranks/rank_kernels.h"
 #include "tensor/encode.h"
 
 namespace plumb::cuda {
