@@ -289,7 +289,7 @@ void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {
                                      {.heads = 3, .nope = 20, .rope = 8, .v = 12, .rank = 208, .topk = 19},
                                      {.heads = 2, .nope = 192, .rope = 64, .v = 256, .rank = 512, .topk = 100},
                                      {.heads = 17, .nope = 16, .rope = 8, .v = 16, .rank = 64, .topk = 5}};
-  if (contract.limits.k_multiple == 128) {  // kernels with a path for each number of heads
+  if (contract.limits.k_multiple >= 128) {  // kernels with a path for each number of heads
     for (const int heads : {16, 20, 64, 70})
       shapes.push_back({.heads = heads, .nope = 32, .rope = 64, .v = 24, .rank = 512, .topk = 200});
     shapes.push_back({.heads = 9, .nope = 40, .rope = 16, .v = 130, .rank = 128, .topk = 70});
@@ -305,13 +305,15 @@ void add_attend_shapes(const Contract& contract, Cases& out, Rng& rng) {
         shape.kv = kv;
         const bool main = &format == &contract.weight.front();
         out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{3, 150}, 1, rng));
-        if (!main && shape.rank != 128) continue;
+        const bool smallest = shape.rank == std::max<int64_t>(128, contract.limits.k_multiple);
+        if (!main && (!smallest || shape.heads > 16)) continue;
         out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{30, 1, 140}, std::min(most, 6), rng));
         if (shape.rank == 32)
           out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{90, 65}, most, rng));
         for (const Values values : kAllValues) {
           shape.values = values;
-          if (shape.rank == 128) out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{80}, 1, rng));
+          if (smallest && shape.heads < 16)
+            out.push_back(std::make_unique<AttendCase>(shape, std::vector<int32_t>{80}, 1, rng));
         }
         shape.values = Values::Normal;
         for (const Numerics& numerics : edge_numerics(contract)) {

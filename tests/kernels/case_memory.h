@@ -11,7 +11,7 @@
 
 namespace plumb::testing {
 
-// 64-byte aligned or better.
+// 64-byte aligned or better. By the test's own thread, and while nothing runs on a device that waits for another one.
 void* allocate_case_memory(size_t bytes);
 void free_case_memory(void* memory, size_t bytes);
 

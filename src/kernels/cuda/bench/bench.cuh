@@ -202,6 +202,7 @@ inline void measure_ceiling(Bench& bench) {
 
 // Attention, indexer, selection, router and sampling: step_bench.cu.
 void bench_step_ops(Bench& bench);
+void bench_attention(Bench& bench);
 void bench_one_attention(Bench& bench);  // for a profiler
 
 }  // namespace plumb::bench

@@ -129,6 +129,9 @@ int main(int argc, char** argv) {
   using namespace plumb;
   using namespace plumb::bench;
   const std::string what = argc > 1 ? argv[1] : "all";
+  std::vector<int64_t> rows;  // of products: plumb_cuda_bench PART ROWS...
+  for (int i = 2; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
+  if (rows.empty()) rows = {1, 8, 64};
   Bench bench;
   measure_ceiling(bench);
   std::printf("%-34s %-24s %5s %12s %12s %s\n", "shape", "kernel", "rows", "time", "bytes", "of the ceiling");
@@ -140,21 +143,22 @@ int main(int argc, char** argv) {
     for (const Shape& shape : shapes) {
       for (const int64_t rows : {1, 64}) bench_cublas(bench, shape, rows);
       for (const Format& format : {kBf16, kFp8BlockF32, kFp8BlockUe8m0, kNvfp4})
-        bench_linear(bench, shape, format, {1, 8, 64});
+        bench_linear(bench, shape, format, rows);
     }
   }
   if (what == "all" || what == "step") bench_step_ops(bench);
   if (what == "prefill") {
     for (const Format& format : {kBf16, kFp8BlockF32, kNvfp4}) bench_linear(bench, shapes[4], format, {512, 4096});
   }
-  if (what == "attention") bench_one_attention(bench);
+  if (what == "attention") bench_attention(bench);
   if (what == "one") {  // for a profiler
     for (const Format& format : {kBf16, kFp8BlockF32, kNvfp4}) bench_linear(bench, shapes[4], format, {64});
+    bench_one_attention(bench);
   }
   if (what == "all" || what == "moe") {
     for (const Format& format : {kFp8BlockF32, kNvfp4}) {
-      bench_moe(bench, "moe 256 x 2048", 2048, format, {1, 8, 64});
-      bench_moe(bench, "moe TP8 256 x 256", 256, format, {1, 8, 64});
+      bench_moe(bench, "moe 256 x 2048", 2048, format, rows);
+      bench_moe(bench, "moe TP8 256 x 256", 256, format, rows);
     }
   }
 }

@@ -210,11 +210,15 @@ void bench_router(Bench& bench, int64_t rows) {
 
 void bench_one_attention(Bench& bench) { bench_attend(bench, 64, KvFormat::Fp8Tile128, kBf16, 64); }
 
-void bench_step_ops(Bench& bench) {
+void bench_attention(Bench& bench) {
   for (const int heads : {8, 64})
     for (const KvFormat format : {KvFormat::Fp8Tile128, KvFormat::Bf16})
       for (const int64_t rows : {1, 8, 64}) bench_attend(bench, heads, format, kBf16, rows);
   bench_attend(bench, 64, KvFormat::Fp8Tile128, kFp8BlockF32, 64);
+}
+
+void bench_step_ops(Bench& bench) {
+  bench_attention(bench);
   for (const int64_t context : {32768, 131072})
     for (const int64_t rows : {1, 8, 64}) bench_selection(bench, rows, context);
   for (const int64_t rows : {1, 64}) {

@@ -26,8 +26,8 @@ struct Attend {
   int64_t first_row = 0;
   int rows = 0, splits = 0, tiles = 0;  // of this launch; tiles of one split
   int tokens = 0;                       // of one block of absorb_queries and project_values
-  uint16_t* q_lat = nullptr;            // [rows, heads, rank]
-  float* part = nullptr;                // [rows, splits, heads, rank], normalised
+  uint16_t* q_lat = nullptr;            // [rows, heads, rank]; attend_cluster leaves its results in their place
+  float* part = nullptr;                // [rows, splits, heads, rank], normalised: of attend_split
   float* log_sum = nullptr;             // [rows, splits, heads], base 2
   Act out{};
   bool round = false;
@@ -47,6 +47,23 @@ __device__ void stage(int count, Load load, Put put) {
     for (int j = 0; j < kBatch; ++j)
       if (begin + j * kThreads < count) put(begin + j * kThreads, loaded[j]);
   }
+}
+
+// Four neighbouring elements of a query, of which `count` are there; zeros in place of the others.
+struct FourOfQuery {
+  float x[4];
+  __device__ void load(const Act& q, int64_t row, int64_t at, int count, bool aligned) {
+    if (aligned && count >= 4) {
+      const float4 v = *reinterpret_cast<const float4*>(static_cast<const float*>(q.data) + row * q.ld + at);
+      x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = i < count ? q.load(row, at + i) : 0.0f;
+  }
+};
+__device__ inline bool fours_aligned(const Act& q, int64_t head_elements) {
+  return !q.bf16 && q.ld % 4 == 0 && head_elements % 4 == 0 && reinterpret_cast<uintptr_t>(q.data) % 16 == 0;
 }
 
 }  // namespace plumb::cuda::mla

@@ -376,8 +376,9 @@ Contract contract_of(Op op, const Family& family) {
   // is one column instead of three. Wide: columns are shared by 128 rows of the weight instead of 16, from nine rows
   // on.
   c.preference = how == How::Exact ? 10 : how == How::Rounded ? 20 : 30;
-  // An expert sees a few rows of a step only.
-  c.preferred_from = how != How::Wide ? 1 : op == Op::Moe ? 65 : 9;
+  // An expert sees a few rows of a step only; FP8's products for few rows cost more than the wide one even so.
+  const bool fp8 = family.formats.front().element == DType::F8E4M3;
+  c.preferred_from = how != How::Wide ? 1 : op != Op::Moe ? 9 : fp8 ? 8 : 65;
   c.workspace = op == Op::Linear ? linear_workspace : op == Op::Mlp ? mlp_workspace : moe_workspace;
   return c;
 }

@@ -28,6 +28,9 @@ __device__ inline uint64_t rows_of(uint32_t block) {
   return static_cast<uint64_t>((block & 0x3ffffu) >> 4) | uint64_t{1} << 16 | uint64_t{kSwizzleBytes / 16} << 32 |
          uint64_t{1} << 62;
 }
+// An operand whose rows are 64 neighbouring columns of a block: k runs over the block's rows. The next 16 of k: + 128.
+__device__ inline uint64_t columns_of(uint32_t block) { return rows_of(block); }
+
 // Before the first product, and after registers that products read or add to were written.
 __device__ inline void begin_products() { PLUMB_WGMMA("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { PLUMB_WGMMA("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -44,6 +47,43 @@ __device__ void pin(float (&d)[count]) {
 }
 // What this thread wrote into shared memory becomes visible to products.
 __device__ inline void publish_shared() { PLUMB_WGMMA("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// More, or fewer, registers for the calling warps: all four of a group.
+template <int count>
+__device__ void more_registers() {
+  PLUMB_WGMMA("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+__device__ void fewer_registers() {
+  PLUMB_WGMMA("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+// The thread's number, asked anew: what was known of it before the registers were shared out has been seen lost (ptxas
+// 13.0).
+__device__ inline int thread_again() {
+  int tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
+
+// A barrier in shared memory that `count` arrivals open, again and again.
+__device__ inline void init_barrier(uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ inline void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// `round`: how many times it has been opened before, of which the last bit counts.
+__device__ inline void wait(uint32_t barrier, int round) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}" ::"r"(barrier),
+      "r"(round & 1)
+      : "memory");
+}
+// A barrier among warps by number (1 to 15), of `threads`.
+__device__ inline void meet(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
 
 #define PLUMB_D8(i)                                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
@@ -80,18 +120,23 @@ __device__ inline void publish_shared() { PLUMB_WGMMA("fence.proxy.async.shared:
 PLUMB_MULTIPLY_EACH(multiply_f16, "f32.f16.f16", "k16", ", 0")
 PLUMB_MULTIPLY_EACH(multiply_e4m3, "f32.e4m3.e4m3", "k32", "")
 
-// a in shared memory too, both rows_of.
-#define PLUMB_MULTIPLY_SHARED(count, shape, registers, outputs, first, second, last)                 \
-  __device__ inline void multiply_shared(float(&d)[count], uint64_t a, uint64_t b, bool add) {       \
-    PLUMB_WGMMA("{\n.reg .pred p;\nsetp.ne.b32 p, " last ", 0;\nwgmma.mma_async.sync.aligned." shape \
-                "k16.f32.bf16.bf16 {" registers "}, " first ", " second ", p, 1, 1, 0, 0;\n}"        \
-                : outputs                                                                            \
-                : "l"(a), "l"(b), "r"(add ? 1 : 0));                                                 \
+// a in shared memory too, both rows_of; `across`: a as columns_of.
+#define PLUMB_MULTIPLY_SHARED(name, count, shape, registers, outputs, first, second, last, across)     \
+  __device__ inline void name(float(&d)[count], uint64_t a, uint64_t b, bool add) {                    \
+    PLUMB_WGMMA("{\n.reg .pred p;\nsetp.ne.b32 p, " last ", 0;\nwgmma.mma_async.sync.aligned." shape   \
+                "k16.f32.bf16.bf16 {" registers "}, " first ", " second ", p, 1, 1, " across ", 0;\n}" \
+                : outputs                                                                              \
+                : "l"(a), "l"(b), "r"(add ? 1 : 0));                                                   \
   }
-PLUMB_MULTIPLY_SHARED(8, "m64n16", PLUMB_R8, PLUMB_D8(0), "%8", "%9", "%10")
-PLUMB_MULTIPLY_SHARED(16, "m64n32", PLUMB_R16, PLUMB_D16, "%16", "%17", "%18")
-PLUMB_MULTIPLY_SHARED(32, "m64n64", PLUMB_R32, PLUMB_D32(0), "%32", "%33", "%34")
+#define PLUMB_MULTIPLY_SHARED_EACH(name, across)                                               \
+  PLUMB_MULTIPLY_SHARED(name, 4, "m64n8", PLUMB_R4, PLUMB_D4, "%4", "%5", "%6", across)        \
+  PLUMB_MULTIPLY_SHARED(name, 8, "m64n16", PLUMB_R8, PLUMB_D8(0), "%8", "%9", "%10", across)   \
+  PLUMB_MULTIPLY_SHARED(name, 16, "m64n32", PLUMB_R16, PLUMB_D16, "%16", "%17", "%18", across) \
+  PLUMB_MULTIPLY_SHARED(name, 32, "m64n64", PLUMB_R32, PLUMB_D32(0), "%32", "%33", "%34", across)
+PLUMB_MULTIPLY_SHARED_EACH(multiply_shared, "0")
+PLUMB_MULTIPLY_SHARED_EACH(multiply_across, "1")
 
+#undef PLUMB_MULTIPLY_SHARED_EACH
 #undef PLUMB_MULTIPLY_SHARED
 #undef PLUMB_MULTIPLY_EACH
 #undef PLUMB_MULTIPLY

@@ -37,11 +37,13 @@ struct Stage {
 
 // Columns of one step. `source`: where each column begins, in pieces of 16 bytes.
 template <Coding coding, int tiles>
-__device__ void fetch_columns(const uint16_t* x, const int32_t* source, int count, int64_t step, uint32_t stage) {
-  constexpr int kPieces = kStep<coding> / 8;
-  const int piece = static_cast<int>(threadIdx.x) % kPieces;
+__device__ void fetch_columns(const uint16_t* x, const int32_t* source, int count, int step, uint32_t stage) {
+  constexpr int kPieces = kStep<coding> / 8, kAtOnce = kThreads / kPieces;
+  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
 #pragma unroll
-  for (int column = static_cast<int>(threadIdx.x) / kPieces; column < 8 * tiles; column += kThreads / kPieces) {
+  for (int i = 0; i < (8 * tiles + kAtOnce - 1) / kAtOnce; ++i) {
+    const int column = first + i * kAtOnce;
+    if (8 * tiles % kAtOnce != 0 && column >= 8 * tiles) continue;
     const bool present = column < count;
     copy_async_16(swizzled(stage + static_cast<uint32_t>(piece / 8 * Stage<coding, tiles>::kBlock), column, piece % 8),
                   present ? x + (static_cast<int64_t>(source[column]) + step * kPieces + piece) * 8 : x, present);
@@ -56,20 +58,24 @@ __device__ uint32_t weight_piece(uint32_t weights, int row, int piece) {
   if constexpr (coding == Coding::Nvfp4) return weights + static_cast<uint32_t>(row * 64 + piece * 16);
   return weights + static_cast<uint32_t>(row * 128 + (piece ^ (row & 1) * 4) * 16);
 }
+// Weights of one step; rows behind the last one are the last one.
 template <Coding coding, int tiles>
-__device__ void fetch_weights(const Mat& w, int64_t first_row, int64_t step, uint32_t stage) {
+__device__ void fetch_weights(const Mat& w, int64_t first_row, int step, uint32_t stage) {
   using S = Stage<coding, tiles>;
-  constexpr int kPieces = S::kRowBytes / 16;
+  constexpr int kPieces = S::kRowBytes / 16, kAtOnce = kThreads / kPieces;
   const int64_t row_bytes = w.k / kStep<coding> * S::kRowBytes;
-  const int piece = static_cast<int>(threadIdx.x) % kPieces;
+  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
+  const int last = static_cast<int>(min(w.n - first_row, int64_t{kRows})) - 1;
+  const uint8_t* from = w.data + first_row * row_bytes + step * S::kRowBytes + piece * 16;
 #pragma unroll
-  for (int row = static_cast<int>(threadIdx.x) / kPieces; row < kRows; row += kThreads / kPieces)
-    copy_async_16(weight_piece<coding>(stage + S::kWeights, row, piece),
-                  w.data + min(first_row + row, w.n - 1) * row_bytes + step * S::kRowBytes + piece * 16, true);
+  for (int i = 0; i < kRows / kAtOnce; ++i) {
+    const int row = first + i * kAtOnce;
+    copy_async_16(weight_piece<coding>(stage + S::kWeights, row, piece), from + min(row, last) * row_bytes, true);
+  }
   if constexpr (coding == Coding::Nvfp4) {
     const int row = static_cast<int>(threadIdx.x) / 2, half = static_cast<int>(threadIdx.x) % 2 * 4;
     copy_async_4(stage + S::kScales + static_cast<uint32_t>(row * 8 + half),
-                 w.scale + min(first_row + row, w.n - 1) * w.scale_ld + step * 8 + half, true);
+                 w.scale + (first_row + min(row, last)) * w.scale_ld + step * 8 + half, true);
   }
 }
 
@@ -105,29 +111,33 @@ __device__ void multiply_step(uint32_t stage, float (&sum)[4 * tiles], bool add)
   } else {
     const int row = static_cast<int>(threadIdx.x) / 32 * kTileRows + lane / 4, q = lane % 4;
     Loaded<coding> in;
-#pragma unroll
-    for (int i = 0; i < Unit<coding>::kLoads; ++i) {
-      in.low[i] = load_piece(weight_piece<coding>(stage + S::kWeights, row, q + 4 * i));
-      in.high[i] = load_piece(weight_piece<coding>(stage + S::kWeights, row + 8, q + 4 * i));
-    }
     if constexpr (coding == Coding::Nvfp4) {
       in.scales_low = load_scales(stage + S::kScales + static_cast<uint32_t>(row * 8 + 2 * q));
       in.scales_high = load_scales(stage + S::kScales + static_cast<uint32_t>(row * 8 + 64 + 2 * q));
     }
     constexpr int kParts = kStep<coding> / 32, kOfLoad = kParts / Unit<coding>::kLoads;  // 8 elements of a lane each
+    // Decoded registers are kept while products read them: with many columns one part after the other, lest sums spill.
+    constexpr int kTogether = tiles == 8 ? 1 : 2;
 #pragma unroll
-    for (int begin = 0; begin < kParts; begin += 2) {
-      uint32_t a[2][2][4];
+    for (int begin = 0; begin < kParts; begin += kTogether) {
+      if (begin % kOfLoad == 0) {
+        const int i = begin / kOfLoad;
+        in.low[i] = load_piece(weight_piece<coding>(stage + S::kWeights, row, q + 4 * i));
+        in.high[i] = load_piece(weight_piece<coding>(stage + S::kWeights, row + 8, q + 4 * i));
+      }
+      uint32_t a[kTogether][2][4];
 #pragma unroll
-      for (int j = 0; j < 2; ++j) decode_eight<coding, true>(in, (begin + j) / kOfLoad, (begin + j) % kOfLoad, a[j]);
+      for (int j = 0; j < kTogether; ++j)
+        decode_eight<coding, true>(in, (begin + j) / kOfLoad, (begin + j) % kOfLoad, a[j]);
       begin_products();
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < 2 * kTogether; ++j) {
         const int step = begin * 2 + j;
         multiply_f16(sum, a[j / 2][j % 2], columns + static_cast<uint64_t>(step / 4 * (S::kBlock / 16) + step % 4 * 2),
                      add || step > 0);
       }
       commit_products();
+      if (kTogether == 1 && begin > 0) wait_for_products<1>();
     }
   }
 }
@@ -165,8 +175,8 @@ __global__ void __launch_bounds__(kThreads, 2) wide_product(Product p) {
   const int tid = static_cast<int>(threadIdx.x);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kRows;
   using S = Stage<coding, tiles>;
-  const int64_t steps = w.k / kStep<coding>, share = (steps + p.splits - 1) / p.splits;
-  const int64_t first = split * share, last = min(first + share, steps);
+  const int steps = static_cast<int>(w.k / kStep<coding>), share = (steps + p.splits - 1) / p.splits;
+  const int first = split * share, last = min(first + share, steps);
   const uint32_t memory = shared_address(stages);
   for (; begin < end; begin += kMost) {
     const int count = min(kMost, end - begin);
@@ -191,11 +201,11 @@ __global__ void __launch_bounds__(kThreads, 2) wide_product(Product p) {
     float scale = 1;
     if constexpr (coding == Coding::Fp8Block) scale = block_scale(w, scales + min(first, steps - 1));
     int stage = 0, free = S::kCount - 1;
-    for (int64_t step = first; step < last; ++step) {
+    for (int step = first; step < last; ++step) {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::kCount - 2) : "memory");
       publish_shared();
       __syncthreads();  // and nobody reads the stage that is fetched next any more
-      const int64_t next = step + S::kCount - 1;
+      const int next = step + S::kCount - 1;
       if (next < last) {
         fetch_weights<coding, tiles>(w, first_row, next, memory + free * S::kBytes);
         fetch_columns<coding, tiles>(p.x.data, source, count, next, memory + free * S::kBytes);
@@ -228,29 +238,25 @@ __global__ void __launch_bounds__(kThreads, 2) wide_product(Product p) {
       cluster.sync();
     else
       __syncthreads();
-    // Four neighbouring rows of a column at a time, each block its share.
-    for (int i = split * kThreads + tid; i < count * kRows / 4; i += p.splits * kThreads) {
-      const int column = i / (kRows / 4), row = i % (kRows / 4) * 4;
-      auto* at = reinterpret_cast<float4*>(sums + column * kSumStride + row);
-      float4 part[kMostSplits];
+    // Each block its share of the elements; lanes take neighbouring rows of a column.
+    for (int i = split * kThreads + tid; i < count * kRows; i += p.splits * kThreads) {
+      const int column = i / kRows;
+      const int64_t r = first_row + i % kRows;
+      if (r >= w.n) continue;
+      float* at = sums + column * kSumStride + i % kRows;
+      float part[kMostSplits];  // all on their way before the first is added
 #pragma unroll
       for (int s = 0; s < kMostSplits; ++s)
         if (s < p.splits) part[s] = p.splits == 1 ? *at : *cluster.map_shared_rank(at, s);
-      float total[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
+      float value = part[0];
 #pragma unroll
       for (int s = 1; s < kMostSplits; ++s)
-        if (s < p.splits) total[0] += part[s].x, total[1] += part[s].y, total[2] += part[s].z, total[3] += part[s].w;
+        if (s < p.splits) value += part[s];
+      if constexpr (coding == Coding::Fp8Row) value *= w.scale_at(r, 0);
       const float2 scale = factor[column];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int64_t r = first_row + row + j;
-        if (r >= w.n) continue;
-        float value = total[j];
-        if constexpr (coding == Coding::Fp8Row) value *= w.scale_at(r, 0);
-        value = value * global * scale.x * scale.y;
-        if (p.bias != nullptr) value += p.bias[r];
-        p.y[matrix].store(slot[column], r, static_cast<double>(value), p.round);
-      }
+      value = value * global * scale.x * scale.y;
+      if (p.bias != nullptr) value += p.bias[r];
+      p.y[matrix].store(slot[column], r, static_cast<double>(value), p.round);
     }
     if (p.splits > 1)
       cluster.sync();
