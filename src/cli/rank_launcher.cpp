@@ -54,17 +54,21 @@ class Supervisor {
 
 void Supervisor::ended(size_t rank, int status) {
   ranks_[rank] = 0;
-  const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  const int lost_a_rank = exit_code(Code::Peer);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : lost_a_rank;
+  // Ranks that end because another is lost say so by their code, and may end first: a code that says more is the
+  // cause's.
+  if (exit_code_ == lost_a_rank && code != 0) exit_code_ = code;
   if (rank == 0) {
     leader_ended_ = true;
-    if (!lost_) exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : exit_code(Code::Peer);
+    if (!lost_) exit_code_ = code;
     if (WIFSIGNALED(status)) log_error("rank 0 " + how_it_ended(status));
-  } else if (!leader_ended_ && !lost_ && !well) {
+  } else if (!leader_ended_ && !lost_ && code != 0) {
     // The first one that ends before its time is the cause; what follows are its consequences. One that ends because it
     // has lost another (a leader that was stopped, say) has said so itself.
     lost_ = true;
-    exit_code_ = exit_code(Code::Peer);
-    if (WIFSIGNALED(status) || WEXITSTATUS(status) != exit_code_)
+    exit_code_ = code;
+    if (WIFSIGNALED(status) || code != lost_a_rank)
       log_error("rank " + std::to_string(rank) + " " + how_it_ended(status) + ": the other ranks end with it");
   }
   if (!kill_at_ && (leader_ended_ || lost_)) kill_at_ = Clock::now() + (leader_ended_ ? kAfterLeader : kAfterLoss);

@@ -18,6 +18,9 @@ using Clock = std::chrono::steady_clock;
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
+// Before the text of a failure: is it a check that failed?
+char code_of(Code code) { return code == Code::Verification ? 'v' : 'p'; }
+
 // What is left of header and data after `done` bytes of both, as at most two pieces.
 int pieces(void* header, size_t header_bytes, void* data, size_t data_bytes, size_t done, std::array<iovec, 2>& out) {
   int count = 0;
@@ -207,12 +210,14 @@ Error SocketCommunicator::lost(int rank, Link& link, const std::string& how) {
   return {Code::Peer, name_of(rank) + " is gone", how, {}};
 }
 
+// Only the leader takes the code over: it speaks for all, and the others end because of another rank.
 Error SocketCommunicator::failure_of(int rank, const Link& link, uint64_t bytes) {
   std::string text(std::min<uint64_t>(bytes, 4096), '\0');
   const ssize_t got = recv(link.socket.fd(), text.data(), text.size(), MSG_DONTWAIT);
   text.resize(got > 0 ? static_cast<size_t>(got) : 0);
-  if (text.empty()) text = name_of(rank) + " has failed";
-  return {Code::Peer, text, "", {}};
+  if (text.size() < 2) return {Code::Peer, name_of(rank) + " has failed", "", {}};
+  const bool verification = text[0] == code_of(Code::Verification);
+  return {verification && this->rank() == 0 ? Code::Verification : Code::Peer, text.substr(1), "", {}};
 }
 
 Error SocketCommunicator::overdue() const {
@@ -224,7 +229,9 @@ Error SocketCommunicator::overdue() const {
   return missing(silent, "no answer within " + std::to_string(deadline().count()) + " ms");
 }
 
-void SocketCommunicator::tell_failure(const std::string& text) { tell_all(Frame::Failure, text); }
+void SocketCommunicator::tell_failure(const std::string& text) {
+  tell_all(Frame::Failure, code_of(failure()->code) + text);
+}
 
 void SocketCommunicator::tell_all(Frame frame, const std::string& text) {
   for (Link& link : links_) {

@@ -152,6 +152,19 @@ TEST(RankFailure, TheFirstCauseTravels) {
   }
 }
 
+// The leader speaks for all, so it ends with the code of the cause; the others with that of a lost rank.
+TEST(RankFailure, OfACheckThatFailedTheLeaderHearsThatItDid) {
+  auto ranks = joined_ranks(3);
+  ranks[1]->fail({Code::Verification, "rank 1 has other bits", "", {}});
+  for (const int rank : {0, 2}) {
+    float value = 1;
+    const Status status = all_reduce(*ranks[static_cast<size_t>(rank)], std::span(&value, 1));
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, rank == 0 ? Code::Verification : Code::Peer);
+    EXPECT_EQ(status.error().what, "rank 1 has other bits");
+  }
+}
+
 TEST(RankFailure, TheFirstFailureIsTheLastExchange) {
   auto ranks = joined_ranks(2, 50);
   float value = 1;
