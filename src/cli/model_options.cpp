@@ -48,7 +48,8 @@ void add_model_options(CLI::App& command, ModelOptions& o) {
   add(command.add_option(
       "--quantization", p.quantization,
       "What the checkpoint must be: auto, none, fp8, modelopt_fp4, modelopt_fp8, compressed-tensors"));
-  add(command.add_option("--kernel", o.kernels, "Pin a kernel: OP=NAME or PLACE=NAME, repeatable"));
+  add(command.add_option("--kernel", o.kernels,
+                         "Pin a kernel: OP=NAME, PLACE=NAME or layers.*.PLACE=NAME, repeatable"));
   add(command.add_option("--threads", o.threads, "Worker threads; 0: one a core")->check(thread_count()));
   add_fault_options(command, o);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/pins.h"
 
 namespace plumb {
 namespace {
@@ -12,32 +13,6 @@ bool wanted_backend(const Contract& contract, const std::string& backend) {
   if (backend == "reference" || contract.reference) return backend == "reference" && contract.reference;
   const bool cuda = contract.arch > Isa::Avx512Bf16;
   return backend == "cuda" ? cuda : backend == "cpu" ? !cuda : true;  // auto: what the device can run
-}
-
-std::string describe(const std::vector<Refusal>& refusals, const std::string& kernel) {
-  std::string text;
-  for (const Refusal& r : refusals) {
-    text += text.empty() ? "" : "; ";
-    text += r.field + ": this place has " + r.have + ", " + kernel + " takes " + r.wants;
-  }
-  return text;
-}
-
-std::vector<std::string> accepted_names(const std::vector<Candidate>& candidates, const std::string& flag) {
-  std::vector<std::string> names;
-  for (const Candidate& c : candidates)
-    if (c.refusals.empty()) names.push_back("--kernel " + flag + "=" + c.kernel->contract.name);
-  return names;
-}
-
-// The pin that applies to a site: its own name wins over its op's.
-const std::pair<std::string, std::string>* pin_for(const SiteDecl& decl, const PlanOptions& options) {
-  const std::pair<std::string, std::string>* found = nullptr;
-  for (const auto& pin : options.pinned) {
-    if (pin.first == decl.name) return &pin;
-    if (pin.first == to_string(decl.call.op)) found = &pin;
-  }
-  return found;
 }
 
 Error no_kernel(const SiteDecl& decl, const Choice& choice, const PlanOptions& options) {
@@ -53,23 +28,6 @@ Error no_kernel(const SiteDecl& decl, const Choice& choice, const PlanOptions& o
           "no kernel fits " + decl.name + " (" + to_string(decl.call.op) + ", weight " + decl.call.weight.to_string() +
               ", rows " + std::to_string(choice.rows.m_lo) + " to " + std::to_string(choice.rows.m_hi) + ")",
           why, works};
-}
-
-Status choose_pinned(const SiteDecl& decl, const std::pair<std::string, std::string>& pin, Choice& choice) {
-  for (const Candidate& c : *choice.candidates) {
-    if (c.kernel->contract.name != pin.second) continue;
-    if (!c.refusals.empty())
-      return Error{Code::Unsupported,
-                   "--kernel " + pin.first + "=" + pin.second + " cannot be honoured at " + decl.name,
-                   describe(c.refusals, pin.second), accepted_names(*choice.candidates, pin.first)};
-    choice.kernel = c.kernel;
-    choice.why = "pinned by --kernel " + pin.first;
-    return Ok{};
-  }
-  return Error{
-      Code::Usage,
-      "--kernel " + pin.first + "=" + pin.second + ": no kernel of that name computes " + to_string(decl.call.op), "",
-      accepted_names(*choice.candidates, pin.first)};
 }
 
 // Every kernel of the op, with what it refuses. A kernel that reads another layout needs an exact way there.
@@ -94,7 +52,6 @@ std::vector<Candidate> judge_all(const Call& call, const Registry& registry, con
 }
 
 Status choose(const SiteDecl& decl, const PlanOptions& options, Choice& choice) {
-  if (const auto* pin = pin_for(decl, options)) return choose_pinned(decl, *pin, choice);
   // With one sum order for all rows, what is good for some of them only is good for none.
   const auto preference = [&](const Contract& c) {
     return c.preferred_from <= (options.deterministic ? 1 : choice.rows.m_lo) ? c.preference : 0;
@@ -146,12 +103,6 @@ Status check_sum_order(const Site& site) {
   return Ok{};
 }
 
-bool known_pin(const std::pair<std::string, std::string>& pin, const std::vector<SiteDecl>& sites) {
-  return std::any_of(sites.begin(), sites.end(), [&](const SiteDecl& site) {
-    return pin.first == site.name || pin.first == to_string(site.call.op);
-  });
-}
-
 size_t workspace_of(const Choice& choice, Call call) {
   call.m_lo = choice.rows.m_lo;
   call.m_hi = choice.rows.m_hi;
@@ -171,12 +122,7 @@ const Kernel& Plan::kernel(SiteId site, int64_t rows) const {
 Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, const DeviceInfo& device,
                      const PlanOptions& options) {
   PLUMB_CHECK(!options.buckets.empty(), "a plan needs row buckets");
-  for (const auto& pin : options.pinned)
-    if (!known_pin(pin, sites))
-      return Error{Code::Usage,
-                   "--kernel " + pin.first + "=" + pin.second + " has nothing to act on",
-                   "'" + pin.first + "' is neither an op nor a place of this model",
-                   {"see plumb plan MODEL for the names"}};
+  PLUMB_TRY_STATUS(check_pins(options.pinned, sites));
   Plan plan;
   plan.device = device;
   // Equal places of different layers are judged once.
@@ -187,15 +133,45 @@ Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, cons
     return judged.emplace_back(call, std::make_shared<const std::vector<Candidate>>(judge_all(call, registry, device)))
         .second;
   };
-  for (SiteDecl& decl : sites) {
-    Site site{.decl = std::move(decl)};
+  const auto choice_of = [&](const SiteDecl& decl, const RowBucket& rows) {
+    Call call = decl.call;
+    call.m_lo = rows.m_lo;
+    call.m_hi = rows.m_hi;
+    call.deterministic = options.deterministic;
+    return Choice{.rows = rows, .candidates = candidates_of(call)};
+  };
+  // Kernels that every place of a pin accepts, the preferred first: what its refusal offers.
+  const auto accepted_everywhere = [&](const KernelPin& pin) {
+    std::vector<const Kernel*> kernels;
+    bool first = true;
+    for (const SiteDecl& decl : sites) {
+      if (pin_for(decl, options.pinned) != &pin) continue;
+      for (const RowBucket& rows : options.buckets) {
+        const Choice choice = choice_of(decl, rows);
+        const auto accepts = [&](const Kernel* kernel) {
+          return std::ranges::any_of(*choice.candidates,
+                                     [&](const Candidate& c) { return c.kernel == kernel && c.refusals.empty(); });
+        };
+        if (first)
+          for (const Candidate& c : *choice.candidates) kernels.push_back(c.kernel);
+        first = false;
+        std::erase_if(kernels, [&](const Kernel* kernel) { return !accepts(kernel); });
+      }
+    }
+    std::ranges::stable_sort(kernels, std::ranges::greater{},
+                             [](const Kernel* kernel) { return kernel->contract.preference; });
+    return kernels;
+  };
+  for (const SiteDecl& decl : sites) {
+    Site site{.decl = decl};
+    const KernelPin* pin = pin_for(decl, options.pinned);
     for (const RowBucket& rows : options.buckets) {
-      Call call = site.decl.call;
-      call.m_lo = rows.m_lo;
-      call.m_hi = rows.m_hi;
-      call.deterministic = options.deterministic;
-      Choice choice{.rows = rows, .candidates = candidates_of(call)};
-      PLUMB_TRY_STATUS(choose(site.decl, options, choice));
+      Choice choice = choice_of(decl, rows);
+      if (pin == nullptr) {
+        PLUMB_TRY_STATUS(choose(decl, options, choice));
+      } else if (!choose_pinned(decl, *pin, {}, choice)) {
+        return choose_pinned(decl, *pin, accepted_everywhere(*pin), choice).error();
+      }
       plan.workspace_bytes = std::max(plan.workspace_bytes, workspace_of(choice, site.decl.call));
       site.choices.push_back(std::move(choice));
     }

@@ -84,9 +84,11 @@ struct Fit {
   int64_t sequences = 0;          // of that length at once
 };
 
+using KernelPin = std::pair<std::string, std::string>;  // what (see pins.h), name of a kernel
+
 struct PlanOptions {
-  std::string backend = "auto";                               // auto | cpu | reference
-  std::vector<std::pair<std::string, std::string>> pinned{};  // --kernel op=name or site=name
+  std::string backend = "auto";     // auto | cpu | reference
+  std::vector<KernelPin> pinned{};  // --kernel op=name, place=name or layers.*.place=name
   std::vector<RowBucket> buckets{};
   bool deterministic = false;
 };

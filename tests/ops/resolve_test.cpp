@@ -98,6 +98,47 @@ TEST(Resolve, APinnedKernelIsHonouredOrRefusedWithAlternatives) {
   EXPECT_THAT(refused.error().to_string(), HasSubstr("--kernel linear=linear.ue8m0 cannot be honoured"));
   EXPECT_THAT(refused.error().to_string(), HasSubstr("weight.scale"));
   EXPECT_THAT(refused.error().to_string(), HasSubstr("--kernel linear=linear.f32.fast"));
+  EXPECT_THAT(refused.error().to_string(), HasSubstr("no --kernel linear at all"));
+}
+
+// Places of one op with weights of two formats: a kernel that one of them refuses is offered for the other alone.
+TEST(Resolve, WhatAPinsRefusalOffersWorks) {
+  std::vector<SiteDecl> sites = one_site();
+  SiteDecl other = sites[0];
+  other.name = "layers.12.mlp.gate_proj";
+  other.call.weight = kFp8BlockUe8m0;
+  sites.push_back(other);
+  Registry both = registry();
+  both.kernels.push_back(kernel("linear.any", kFp8BlockF32, 5));
+  both.kernels.back().contract.weight.push_back(kFp8BlockUe8m0);
+  const auto pinned = [&](std::vector<KernelPin> pins) {
+    return resolve(sites, both, kCpu, {.pinned = std::move(pins), .buckets = {{1, 1}}});
+  };
+  const Result<Plan> refused = pinned({{"linear", "linear.ue8m0"}});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().works,
+              testing::ElementsAre("--kernel linear=linear.any (fits all its places)",
+                                   "no --kernel linear at all (each place gets the best that fits it)",
+                                   "--kernel layers.0.self_attn.q_a_proj=linear.f32.slow",
+                                   "--kernel layers.0.self_attn.q_a_proj=linear.f32.fast",
+                                   "--kernel layers.0.self_attn.q_a_proj=linear.reference",
+                                   "--kernel layers.0.self_attn.q_a_proj=linear.any"));
+  EXPECT_TRUE(pinned({{"linear", "linear.any"}}));
+  EXPECT_TRUE(pinned({{"layers.0.self_attn.q_a_proj", "linear.f32.slow"}}));
+}
+
+TEST(Resolve, TheNearestPinWinsAndTwoForOnePlaceAreRefused) {
+  const auto pinned = [](std::vector<KernelPin> pins) {
+    return resolve(one_site(), registry(), kCpu, {.pinned = std::move(pins), .buckets = {{1, 1}}});
+  };
+  const KernelPin op{"linear", "linear.f32.fast"}, layers{"layers.*.self_attn.q_a_proj", "linear.f32.slow"},
+      place{"layers.0.self_attn.q_a_proj", "linear.f32.fast"};
+  EXPECT_EQ(pinned({layers, op})->kernel(0, 1).contract.name, "linear.f32.slow");
+  EXPECT_EQ(pinned({place, layers})->kernel(0, 1).contract.name, "linear.f32.fast");
+  const Result<Plan> two = pinned({op, {"linear", "linear.f32.slow"}});
+  ASSERT_FALSE(two);
+  EXPECT_THAT(two.error().to_string(), HasSubstr("can't both be honoured"));
+  EXPECT_FALSE(pinned({{"layers.*.mlp.down_proj", "linear.f32.slow"}}));
 }
 
 TEST(Resolve, APinWithNothingToActOnIsAnError) {
