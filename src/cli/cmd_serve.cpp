@@ -146,7 +146,8 @@ int follow(ServeCommand& command, const CliContext& context, RankGroup& group) {
   if (!service) return end_follower(group, service.error());
   Forward forward = (*service)->instance->forward();
   const Status ended = forward.link->follow(forward);
-  return ended ? 0 : end_follower(group, ended.error());
+  if (ended) return 0;
+  return forward.link->found_by_all() ? exit_code(ended.error().code) : end_follower(group, ended.error());
 }
 
 // A rank has been lost: requests have been answered with an error, and whatever supervises this process starts another.

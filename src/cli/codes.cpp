@@ -22,7 +22,8 @@ constexpr CodeText kCodes[] = {
      "use one of the values after `works instead`; `plumb plan MODEL --json` has every candidate and its refusal"},
     {"verification", kKind,
      "exit code 3: a check of the numbers failed; the message names check, layer, op, kernel, figure and bound",
-     "run `plumb check MODEL`: it names the kernels that pass and the flags that select them; if none passes, the "
+     "run `plumb check MODEL` with the same options: it names the kernels that pass and the flags that select them; if "
+     "none passes, the "
      "checkpoint or the machine is at fault: compare with `--backend reference`"},
     {"corrupt", kKind, "exit code 4: the checkpoint is broken or contradicts itself",
      "fetch the named file again and compare its size and checksum with the source; often a download was cut short"},
@@ -63,13 +64,13 @@ constexpr CodeText kCodes[] = {
     {"internal_error", kAnswer, "500: a bug in plumb", "please report the message"},
 
     {"numerical_fault", kFault, "500: this request's numbers went bad; the other requests went on",
-     "`code` names the kind; with the `incident_id`, `plumb replay CAPTURE` repeats the op that failed"},
+     "`code` names the kind; on the server's machine `plumb replay INCIDENT_ID MODEL` repeats the op that failed"},
     {"nan_detected", kFault, "a value that is not a number appeared; the record names layer, op, tensor and row",
-     "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
+     "`plumb replay INCIDENT_ID MODEL`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
     {"inf_detected", kFault, "a value became infinite: an overflow, or a scale that was misread",
-     "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
+     "`plumb replay INCIDENT_ID MODEL`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
     {"drift_detected", kFault, "an op's result was finite and further from the reference than its contract allows",
-     "`plumb replay CAPTURE`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
+     "`plumb replay INCIDENT_ID MODEL`, or `plumb check MODEL`: both name the kernels that compute this op rightly"},
 
     {"weights", kCheck, "a scale or value of the checkpoint is not finite, not above 0, or out of its format's range",
      "fetch the named file again; `plumb inspect MODEL` shows the tensor"},
@@ -88,7 +89,8 @@ constexpr CodeText kCodes[] = {
      "`--draft-tokens 0` serves without"},
     {"sampling", kCheck, "probabilities told are not those drawn from, a seed does not repeat, or all logits are equal",
      "`plumb check MODEL` tries the sampler's other kernels"},
-    {"ranks", kCheck, "values that every rank must have differ between ranks", "`peer` above; compare with one rank"},
+    {"ranks", kCheck, "values that every rank must have differ between ranks",
+     "the message names rank, machine, layer, op and kernel; fewer ranks (`--tp`) without that machine or GPU"},
     {"golden", kCheck, "logits are further from the golden file's than the KV format explains",
      "`plumb kld` against the checkpoint that the golden file was made of; make it anew if the model changed"},
     {"text", kCheck, "a prompt of verify.jsonl was not answered as expected", "the report has the answer given"},

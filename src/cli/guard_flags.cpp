@@ -7,10 +7,9 @@
 #include "cli/value_checks.h"
 
 namespace plumb {
-namespace {
 
 // Of the service manager, else of the user.
-std::filesystem::path default_folder() {
+std::filesystem::path default_capture_folder() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
     return std::filesystem::path(value == nullptr ? "" : value);
@@ -20,8 +19,6 @@ std::filesystem::path default_folder() {
   if (const auto home = variable("HOME"); !home.empty()) return home / ".local" / "state" / "plumb" / "captures";
   return {};
 }
-
-}  // namespace
 
 void add_guard_options(CLI::App& command, GuardFlags& flags) {
   command.add_option("--guard", flags.guard, "on: every op's results are looked at; off: only the last ones")
@@ -49,7 +46,7 @@ Result<GuardOptions> guard_options(const GuardFlags& flags) {
                  {"--guard on and a --capture-dir", "without --capture-prompts"}};
   if (!captures) return options;
   options.captures = {
-      .folder = flags.capture_dir == "auto" ? default_folder() : std::filesystem::path(flags.capture_dir),
+      .folder = flags.capture_dir == "auto" ? default_capture_folder() : std::filesystem::path(flags.capture_dir),
       .max_files = flags.capture_files,
       .max_bytes = int64_t{flags.capture_mb} << 20,
       .with_tokens = flags.capture_prompts};

@@ -1,6 +1,7 @@
 // How a server watches its steps, as flags.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "base/result.h"
@@ -21,6 +22,8 @@ struct GuardFlags {
   bool capture_prompts = false;
 };
 void add_guard_options(CLI::App& command, GuardFlags& flags);
+// What --capture-dir auto stands for; empty: this user has no state folder.
+std::filesystem::path default_capture_folder();
 // Errors: Unsupported for a flag that has nothing to act on.
 Result<GuardOptions> guard_options(const GuardFlags& flags);
 

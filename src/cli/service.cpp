@@ -75,10 +75,27 @@ EngineOptions engine_options(const EngineFlags& flags, int max_context) {
           .draft_tokens = flags.draft_tokens};
 }
 
+// Ids that the model has no row for would be refused request by request, by a server that says it is ready.
+Status check_tokenizer(const Tokenizer& tokenizer, const ModelConfig& config) {
+  if (tokenizer.vocab_size() <= config.vocab_size) return Ok{};
+  return Error{Code::Corrupt,
+               "tokenizer.json has ids up to " + std::to_string(tokenizer.vocab_size() - 1),
+               "the model's (vocab_size in config.json) end at " + std::to_string(config.vocab_size - 1),
+               {"the tokenizer.json that belongs to this checkpoint"}};
+}
+
 Status read_texts(Service& service) {
-  PLUMB_TRY(service.generation, read_generation_config(service.source.folder));
-  PLUMB_TRY(service.tokenizer, Tokenizer::load(service.source.folder));
-  Result<ChatTemplate> chat = ChatTemplate::load(service.source.folder);
+  const std::filesystem::path& folder = service.source.folder;
+  PLUMB_TRY(service.generation, read_generation_config(folder));
+  Result<Tokenizer> tokenizer = Tokenizer::load(folder);
+  if (!tokenizer && tokenizer.error().code == Code::NotFound)
+    tokenizer.error().works = {
+        "the model's tokenizer.json in the same folder (plumb synth --tokenizer FOLDER puts one there)",
+        "plumb logits --ids FILE and plumb check, which need none"};
+  PLUMB_TRY(service.tokenizer, std::move(tokenizer));
+  PLUMB_TRY(const ModelConfig config, read_model_config(folder));
+  PLUMB_TRY_STATUS(check_tokenizer(*service.tokenizer, config));
+  Result<ChatTemplate> chat = ChatTemplate::load(folder);
   if (chat)
     service.chat_template = std::move(*chat);
   else if (chat.error().code != Code::NotFound)

@@ -19,6 +19,12 @@ std::string number(double value) {
   return text;
 }
 
+// A problem of several lines, below the name of its check.
+std::string indented(std::string text) {
+  for (size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) text.insert(at + 1, "    ");
+  return text;
+}
+
 // JSON has no infinity.
 nlohmann::ordered_json finite(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json("infinite");
@@ -67,18 +73,31 @@ nlohmann::ordered_json Receipt::to_json() const {
 
 Error Receipt::to_error() const {
   Error error{Code::Verification, "verification failed", "", {}};
+  std::vector<const Check*> told;  // each with another op
   for (const Check& check : checks) {
     if (check.verdict != Check::Verdict::Failed) continue;
     error.what += (error.what.ends_with("failed") ? ": " : ", ") + check.name;
-    error.why += (error.why.empty() ? "" : "\n  ") + check.name + ":";
+    const bool has_op = !check.worst.deviation.empty();
+    const auto same = std::ranges::find_if(told, [&](const Check* other) {
+      return has_op && other->worst.site == check.worst.site && other->worst.kernel == check.worst.kernel;
+    });
+    std::string figure;
     if (!(check.figure <= check.bound))
-      error.why += " " + check.unit + " is " + number(check.figure) + ", allowed is " + number(check.bound);
-    for (const std::string& problem : check.problems) error.why += "\n    " + problem;
-    if (check.worst.deviation.empty()) continue;
+      figure = " " + check.unit + " is " + number(check.figure) + ", allowed is " + number(check.bound);
+    error.why += (error.why.empty() ? "" : "\n  ") + check.name + ":" + figure;
+    if (same != told.end()) {
+      error.why += (figure.empty() ? " " : "; ") + ("the same op as " + (*same)->name);
+      continue;
+    }
+    for (const std::string& problem : check.problems) error.why += "\n    " + indented(problem);
+    if (!has_op) continue;
+    told.push_back(&check);
     error.why += "\n    first op out of bound: " + check.worst.site + " (" + check.worst.op + ", kernel " +
                  check.worst.kernel + "): " + check.worst.deviation;
     for (const std::string& kernel : check.worst.passing)
-      error.works.push_back("--kernel " + check.worst.site + "=" + kernel + " (passes on the same inputs)");
+      error.works.push_back("--kernel " + check.worst.site + "=" + kernel + " (passes on the same inputs" +
+                            (&kernel == check.worst.passing.data() ? "" : ", like the one before: one is enough") +
+                            ")");
   }
   error.works.emplace_back("plumb check with the same options, which looks at every op");
   error.works.emplace_back("--backend reference (exact and slow)");

@@ -66,7 +66,7 @@ void ReplicaWatch::after(const OpCall& call, Executor& executor) {
   std::vector<std::byte> storage;
   for (const Tensor& tensor : replicated->outputs(call.args))
     if (tensor.data != nullptr) hash = hash_rows(executor.to_host(tensor, storage), call, rows_, hash);
-  seen_.push_back({.site = call.site, .hash = hash});
+  seen_.push_back({.site = call.site, .rows = static_cast<int32_t>(call.rows), .hash = hash});
 }
 
 RankLink::RankLink(Communicator& comm, Executor& executor) : comm_(comm), executor_(executor) {
@@ -199,16 +199,37 @@ void RankLink::compare() {
   std::vector<ReplicaWatch::Seen> all(mine.size() * ranks);
   if (!all_gather(comm_, std::as_bytes(mine), std::as_writable_bytes(std::span(all)))) return;
   for (size_t i = 0; i < mine.size(); ++i) {
-    for (size_t r = 1; r < ranks; ++r) {
-      if (all[r * mine.size() + i].hash == all[i].hash) continue;
-      const Site& site = executor_.plan().sites[static_cast<size_t>(mine[i].site)];
-      return comm_.fail(
-          {Code::Verification,
-           comm_.name_of(static_cast<int>(r)) + " has other bits than " + comm_.name_of(0) + " at " + site.decl.name,
-           "what every rank computes alike must be alike, or the ranks select different tokens",
-           {}});
+    const auto hash = [&](size_t rank) { return all[rank * mine.size() + i].hash; };
+    const auto alike = [&](size_t rank) {
+      size_t count = 0;
+      for (size_t r = 0; r < ranks; ++r) count += hash(r) == hash(rank) ? 1 : 0;
+      return count;
+    };
+    size_t most = 0;  // a rank of the largest group that agrees
+    for (size_t r = 1; r < ranks; ++r)
+      if (alike(r) > alike(most)) most = r;
+    for (size_t r = 0; r < ranks; ++r) {
+      if (hash(r) == hash(most)) continue;
+      found_by_all_ = true;
+      return comm_.fail(differs(mine[i], static_cast<int>(r), static_cast<int>(most), alike(most)));
     }
   }
+}
+
+Error RankLink::differs(const ReplicaWatch::Seen& seen, int rank, int like, size_t alike) const {
+  const Plan& plan = executor_.plan();
+  const SiteDecl& decl = plan.sites[static_cast<size_t>(seen.site)].decl;
+  const std::string other = comm_.name_of(rank), one = comm_.name_of(like);
+  return {Code::Verification,
+          other + " has other bits than " + one + " at " + decl.name,
+          to_string(decl.call.op) + ", kernel " + plan.kernel(seen.site, seen.rows).contract.name +
+              ", in a launch of " + std::to_string(seen.rows) + (seen.rows == 1 ? " row" : " rows") +
+              ": every rank computes it alike from the same inputs, and " +
+              (alike > 1 ? std::to_string(alike) + " of " + std::to_string(comm_.size()) + " agree"
+                         : std::string("of two it can't be said which is right")) +
+              ". Ranks that differ select different tokens",
+          {"fewer ranks (--tp), without the machine or GPU of " + (alike > 1 ? other : other + " or of " + one),
+           "plumb doctor there: an unequal machine, or broken memory, computes other bits"}};
 }
 
 StepInput RankLink::input_of(const Message& message) const {

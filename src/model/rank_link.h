@@ -26,6 +26,7 @@ class ReplicaWatch final : public OpObserver {
  public:
   struct Seen {
     SiteId site = -1;
+    int32_t rows = 0;  // of the launch
     uint64_t hash = 0;
   };
   void clear() { seen_.clear(); }
@@ -59,6 +60,8 @@ class RankLink {
   // Every n-th step is watched: all ranks compare the bits of what they compute alike. 0: none.
   void watch_every(int steps) { watch_every_ = steps; }
   uint64_t watched_steps() const { return watched_; }
+  // The failure was found by all ranks at once, so that one of them saying it is enough.
+  bool found_by_all() const { return found_by_all_; }
 
   // Rank 0 tells, the others ignore; called by forward and mtp_forward.
   void announce_step(const StepInput& step);
@@ -94,6 +97,7 @@ class RankLink {
   void send(const Message& message);
   void begin_watch(bool watched);
   void compare();
+  Error differs(const ReplicaWatch::Seen& seen, int rank, int like, size_t alike) const;
   Status follow_messages(Forward& forward);
   Status take_step(const Message& message, Forward& forward);
   StepInput input_of(const Message& message) const;
@@ -103,7 +107,7 @@ class RankLink {
   Milliseconds deadline_{0}, patience_{0};
   int watch_every_ = 0;
   uint64_t steps_ = 0, watched_ = 0;
-  bool watching_ = false;
+  bool watching_ = false, found_by_all_ = false;
   ReplicaWatch watch_{};
 
   // The page table as all ranks know it, and what of it changes with the step under way.
