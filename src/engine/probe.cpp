@@ -45,7 +45,7 @@ std::unique_ptr<Probe> Probe::start(const SelfCheckInput& input, const std::func
   EngineOptions options = input.options;
   options.prefix_cache = false;
   options.draft_tokens = 0;
-  options.guard = {.sentinels = true};
+  options.guard = {.sentinels = true, .log = false};
   options.page_limit = check_pages(input);
   if (change) change(options);
   const int64_t pages = usable_pages(options, input.forward);

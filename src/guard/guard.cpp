@@ -106,8 +106,13 @@ Incident Guard::report(const RowFault& fault, const RowOwner& owner) {
     OpRecord& record = sentinels_.records()[static_cast<size_t>(fault.record)];
     incident.captured = captures_.add(incident, std::move(record), owner.tokens);
   }
-  log_error("numerical fault " + incident.id + " in request " + owner.request_id + ": " + incident.to_string());
+  log(incident);
   return incident;
+}
+
+void Guard::log(const Incident& incident) const {
+  if (options_.log)
+    log_error("numerical fault " + incident.id + " in request " + incident.request_id + ": " + incident.to_string());
 }
 
 void Guard::found_late(uint64_t step, OpRecord& record, const Judgement& judgement) {
@@ -138,7 +143,7 @@ void Guard::found_late(uint64_t step, OpRecord& record, const Judgement& judgeme
   ++drift_rows_;
   incident.captured = true;
   incident.captured = captures_.add(incident, std::move(record), tokens);
-  log_error("numerical fault " + incident.id + " in request " + incident.request_id + ": " + incident.to_string());
+  log(incident);
   const std::lock_guard lock(mutex_);
   late_.push_back({.sequence = owner.sequence, .incident = std::move(incident)});
   any_late_ = true;

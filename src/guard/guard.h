@@ -29,6 +29,7 @@ struct GuardOptions {
   double shadow_rate = 0;              // fraction of steps; 0: off
   const Registry* registry = nullptr;  // for the shadow; must outlive the engine
   int rank = 0;
+  bool log = true;  // each incident in the log; a start's checks say in their receipt what they found
   CaptureLimits captures{};
   CaptureOrigin origin{};
 };
@@ -77,6 +78,7 @@ class Guard {
  private:
   Incident name(uint64_t step, int row, SiteId site, const Kernel& kernel) const;
   void found_late(uint64_t step, OpRecord& record, const Judgement& judgement);
+  void log(const Incident& incident) const;
 
   Executor& executor_;
   const GuardOptions options_;
