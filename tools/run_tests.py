@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the tests of a build folder and adds up what happened.
 
-usage: tools/run_tests.py build/release [--only NAME,...] [--jobs N] [--timeout S] [--summary FILE]
-                          [--passed FILE]
+usage: tools/run_tests.py build/release [--only NAME,...] [--split NAME,...] [--jobs N] [--timeout S]
+                          [--summary FILE] [--passed FILE]
 
 Reads tests.json of the build folder. GoogleTest binaries count test by test; a binary that crashes or hangs counts one
 failure for every test that it did not finish. Scripts count as one test each (exit code 77: skipped), or as what their
@@ -77,6 +77,7 @@ def how_it_ended(code, timeout):
 
 
 def list_gtests(command, env):
+    """Those that a run with `env` would run."""
     code, text = run_command(command + ["--gtest_list_tests"], 60, env)
     names, suite = [], ""
     for line in text.splitlines() if code == 0 else []:
@@ -85,7 +86,8 @@ def list_gtests(command, env):
             names.append(suite + word)
         elif word.endswith("."):
             suite = word
-    return [name for name in names if ".DISABLED_" not in name and not name.startswith("DISABLED_")]
+    names = [name for name in names if ".DISABLED_" not in name and not name.startswith("DISABLED_")]
+    return names[int(env.get("GTEST_SHARD_INDEX", 0))::int(env.get("GTEST_TOTAL_SHARDS", 1))]
 
 
 def test_output(text, name):
@@ -172,7 +174,19 @@ def run_script(entry, timeout, env):
     return outcome
 
 
+def split(entries, names, parts):
+    """Those binaries in `parts` parts that run side by side, before the others: they take longest."""
+    first = []
+    for entry in [entry for entry in entries if entry["name"] in names and entry["kind"] == "gtest"]:
+        entries = [other for other in entries if other is not entry]
+        first += [dict(entry, name=f"{entry['name']} ({part + 1} of {parts})",
+                       env={"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(part)})
+                  for part in range(parts)]
+    return first + entries
+
+
 def run_entry(entry, timeout, env):
+    env = {**env, **entry.get("env", {})}
     start = time.monotonic()
     outcome = (run_gtest if entry["kind"] == "gtest" else run_script)(entry, timeout, env)
     outcome.seconds = time.monotonic() - start
@@ -215,6 +229,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build")
     parser.add_argument("--only", help="names from tests.json, separated by commas")
+    parser.add_argument("--split", default="", help="names of binaries that run in as many parts as there are jobs")
     parser.add_argument("--jobs", type=int, default=1, help="binaries at a time")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for one binary")
     parser.add_argument("--summary", help="file to append this run's counts to")
@@ -224,6 +239,7 @@ def main():
     signal.signal(signal.SIGTERM, stop_everything)
     entries = read_list(options.build, options.only)
     env = dict(os.environ)
+    entries = split(entries, options.split.split(","), max(1, options.jobs))
     for entry in entries:
         entry["command"] = [sys.executable if word == "@python" else word for word in entry["command"]]
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
