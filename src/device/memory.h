@@ -49,7 +49,7 @@ struct Memory {
   void (*replay)(void* recording, Stream& stream) = nullptr;
 };
 
-inline constexpr size_t kScanPieces = 16;
+inline constexpr size_t kScanPieces = 24;
 
 Memory host_memory();
 

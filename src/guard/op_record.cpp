@@ -11,28 +11,9 @@ namespace plumb {
 
 std::byte* Storage::take(size_t bytes) {
   bytes = std::max<size_t>(bytes, 1);
-  if (memory_ != nullptr) return take_staging(bytes);
   blocks_.emplace_back(static_cast<std::byte*>(::operator new(bytes, kAlign)));
   bytes_ += bytes;
   return static_cast<std::byte*>(std::memset(blocks_.back().get(), 0, bytes));
-}
-
-std::byte* Storage::take_staging(size_t bytes) {
-  constexpr size_t kBlock = size_t{4} << 20;  // locking pages takes long
-  constexpr size_t kApart = 256;
-  bytes = (bytes + kApart - 1) / kApart * kApart;
-  if (left_ < bytes) {
-    left_ = std::max(bytes, kBlock);
-    Result<std::shared_ptr<std::byte>> block = memory_->allocate_staging(left_, "an op that is run again");
-    PLUMB_CHECK(static_cast<bool>(block), block.error().to_string());
-    next_ = block->get();
-    staging_.push_back(*std::move(block));
-  }
-  std::byte* const at = next_;
-  next_ += bytes;
-  left_ -= bytes;
-  bytes_ += bytes;
-  return static_cast<std::byte*>(std::memset(at, 0, bytes));
 }
 
 Tensor Storage::like(const Tensor& tensor) {

@@ -15,9 +15,6 @@ namespace plumb {
 
 class Storage {
  public:
-  Storage() = default;
-  // In memory that kernels of a device reach as well: its staging memory.
-  explicit Storage(const Memory& memory) : memory_(&memory) {}
   std::byte* take(size_t bytes);  // zeroed, aligned for any kernel's weights and workspace
   template <class T>
   T* array(size_t count) {
@@ -32,13 +29,7 @@ class Storage {
   struct Free {
     void operator()(std::byte* block) const { ::operator delete(block, kAlign); }
   };
-  std::byte* take_staging(size_t bytes);
-
-  const Memory* memory_ = nullptr;
   std::vector<std::unique_ptr<std::byte, Free>> blocks_{};
-  std::vector<std::shared_ptr<std::byte>> staging_{};
-  std::byte* next_ = nullptr;  // of the last staging block, `left_` bytes are free
-  size_t left_ = 0;
   size_t bytes_ = 0;
 };
 

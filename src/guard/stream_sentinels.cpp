@@ -22,6 +22,12 @@ bool left_out(const OpCall& call) {
   return call.origin.map != nullptr || op == Op::Sample || op == Op::TopK || op == Op::FiniteRows || op == Op::DraftSet;
 }
 
+// A value that is not finite in a row of what such an op reads is one in the row that it writes.
+bool passes_on(Op op) {
+  return op == Op::Linear || op == Op::RmsNorm || op == Op::AddRmsNorm || op == Op::Mlp || op == Op::Moe ||
+         op == Op::MlaAttend;
+}
+
 }  // namespace
 
 bool StreamSentinels::note(const Plan& plan, const Tensor& report) {
@@ -35,13 +41,14 @@ bool StreamSentinels::note(const Plan& plan, const Tensor& report) {
 
 void StreamSentinels::begin_pass(const Paging& rows) {
   table_.begin_pass(rows);
-  pieces_.clear();
+  written_.clear();
+  looked_in_ = -1;
   cleared_ = false;
   ops_ = 0;
 }
 
-// What was written and not looked at yet must be, before something else is written there. What is changed in place
-// stays as bad as it was.
+// What was written and not looked at yet must be, before something else is written there; but once a layer is enough
+// where what has read it shows it too. What is changed in place stays as bad as it was.
 void StreamSentinels::before(const OpCall& call, Executor& executor) {
   if (left_out(call)) return;  // the sampler comes after the pass, whose marks are still to be read
   if (!cleared_) {
@@ -50,9 +57,10 @@ void StreamSentinels::before(const OpCall& call, Executor& executor) {
   }
   AnyArgs args = any_args(call.kernel.contract.op, call.args);
   const auto pending = [&](const Tensor& tensor) {
-    return std::ranges::find(pieces_, tensor.data,
-                             [](const ScanPiece& piece) { return static_cast<const void*>(piece.data); });
+    return std::ranges::find(written_, tensor.data,
+                             [](const Written& w) { return static_cast<const void*>(w.piece.data); });
   };
+  const int layer = executor.plan().sites[static_cast<size_t>(call.site)].decl.layer;
   bool lost = false;
   for_tensors(args, [&](const char*, const Tensor& tensor, Role role) {
     if (role == Role::In) return;
@@ -60,13 +68,15 @@ void StreamSentinels::before(const OpCall& call, Executor& executor) {
     for_tensors(args,
                 [&](const char*, const Tensor& other, Role r) { read |= r == Role::In && other.data == tensor.data; });
     const auto piece = pending(tensor);
-    if (piece == pieces_.end()) return;
-    if (read)
-      pieces_.erase(piece);
+    if (piece == written_.end()) return;
+    if (read || (piece->passed_on && looked_in_ == layer))
+      written_.erase(piece);
     else
       lost = true;
   });
-  if (lost) look(executor);
+  if (!lost) return;
+  look(executor);
+  looked_in_ = layer;
 }
 
 void StreamSentinels::after(const OpCall& call, Executor& executor) {
@@ -74,22 +84,29 @@ void StreamSentinels::after(const OpCall& call, Executor& executor) {
   AnyArgs args = any_args(call.kernel.contract.op, call.args);
   const int32_t mark = mark_of(ops_++, call.site);
   for_tensors(args, [&](const char*, const Tensor& tensor, Role role) {
+    if (role != Role::In) return;
+    for (Written& w : written_)
+      if (w.piece.data == tensor.data) w.passed_on |= passes_on(call.kernel.contract.op);
+  });
+  for_tensors(args, [&](const char*, const Tensor& tensor, Role role) {
     if (role == Role::In || tensor.dtype != DType::F32) return;
-    if (pieces_.size() == kScanPieces) look(executor);
-    pieces_.push_back({.data = tensor.f32(),
-                       .ld = tensor.ld,
-                       .rows = static_cast<int32_t>(tensor.dim(0)),
-                       .columns = static_cast<int32_t>(tensor.dim(1)),
-                       .first_row = call.origin.first,
-                       .mark = mark,
-                       .minus_infinity = call.kernel.contract.op == Op::IndexerLogits});
+    if (written_.size() == kScanPieces) look(executor);
+    written_.push_back({.piece = {.data = tensor.f32(),
+                                  .ld = tensor.ld,
+                                  .rows = static_cast<int32_t>(tensor.dim(0)),
+                                  .columns = static_cast<int32_t>(tensor.dim(1)),
+                                  .first_row = call.origin.first,
+                                  .mark = mark,
+                                  .minus_infinity = call.kernel.contract.op == Op::IndexerLogits}});
   });
 }
 
 void StreamSentinels::look(Executor& executor) {
-  if (!pieces_.empty())
-    executor.memory().scan(pieces_, report_.i32() + 1, static_cast<int>(report_.ld), executor.stream());
-  pieces_.clear();
+  std::vector<ScanPiece> pieces;
+  for (const Written& w : written_) pieces.push_back(w.piece);
+  if (!pieces.empty())
+    executor.memory().scan(pieces, report_.i32() + 1, static_cast<int>(report_.ld), executor.stream());
+  written_.clear();
 }
 
 }  // namespace plumb

@@ -29,7 +29,12 @@ class StreamSentinels final : public OpObserver {
 
   Sentinels& table_;
   const Tensor report_;
-  std::vector<ScanPiece> pieces_{};  // written since the last look
+  struct Written {
+    ScanPiece piece{};
+    bool passed_on = false;  // an op has read it whose own output is bad in the same rows then
+  };
+  std::vector<Written> written_{};  // since the last look
+  int looked_in_ = -1;              // the layer of the last look that something about to be lost asked for
   bool cleared_ = false;
   int ops_ = 0;  // of the pass
 };

@@ -101,19 +101,40 @@ std::vector<const Kernel*> Witness::accepted(const OpRecord& record) const {
   return kernels;
 }
 
+// Device memory that grows to what the largest launch needs and stays. Host memory that kernels reach stands in where
+// the device has none left: far slower, the same results.
+std::byte* Witness::room(size_t bytes) const {
+  if (bytes > room_bytes_) {
+    room_.reset();
+    const Memory& memory = device_->memory;
+    Result<std::shared_ptr<std::byte>> block = memory.allocate(bytes, "an op that is run again");
+    if (!block) block = memory.allocate_staging(bytes, "an op that is run again");
+    PLUMB_CHECK(static_cast<bool>(block), block.error().to_string());
+    room_ = *std::move(block);
+    room_bytes_ = bytes;
+  }
+  return room_.get();
+}
+
+// What the kernel reads and writes goes to the device's own memory: kernels that read their operands many times, as the
+// plain ones do, would wait for the bus.
 AnyArgs Witness::launch_on_device(const Kernel& kernel, const Call& call, const AnyArgs& args, Storage& storage) const {
   const Memory& memory = device_->memory;
   memory.enter(device_->stream);
-  const AnyArgs there = relocate(args, storage);
-  const size_t bytes = kernel.contract.workspace != nullptr ? kernel.contract.workspace(call) : 0;
-  Result<std::shared_ptr<std::byte>> workspace = memory.allocate(bytes, "an op that is run again");
-  PLUMB_CHECK(static_cast<bool>(workspace), workspace.error().to_string());
+  const size_t bytes = relocate(args, nullptr, nullptr).bytes;
+  const size_t workspace = kernel.contract.workspace != nullptr ? kernel.contract.workspace(call) : 0;
+  std::byte* const here = storage.take(bytes);
+  std::byte* const there = room(bytes + workspace);
+  const AnyArgs result = relocate(args, here, here).args;
+  const AnyArgs moved = relocate(result, nullptr, there).args;
   Stream stream = device_->stream;
-  stream.workspace = workspace->get();
-  stream.workspace_bytes = bytes;
-  kernel.launch(raw(there), stream);
+  stream.workspace = there + bytes;
+  stream.workspace_bytes = workspace;
+  memory.upload(there, here, bytes, stream);
+  kernel.launch(raw(moved), stream);
   memory.synchronise(stream);
-  return there;
+  memory.download(here, there, bytes, stream);
+  return result;
 }
 
 Result<AnyArgs> Witness::launch(const Kernel& kernel, SiteId site, AnyArgs args, Storage& storage) const {
@@ -150,17 +171,15 @@ AnyArgs Witness::truth(const OpRecord& record, Storage& storage) const {
   return *std::move(want);
 }
 
-Storage Witness::storage() const { return device_ ? Storage(device_->memory) : Storage(); }
-
 Judgement Witness::judge(const OpRecord& record) const {
-  Storage room = storage();
-  return judge_outputs(record.kernel().contract, record.before(), record.have(), truth(record, room), pool_);
+  Storage results;
+  return judge_outputs(record.kernel().contract, record.before(), record.have(), truth(record, results), pool_);
 }
 
 Result<Judgement> Witness::judge(const OpRecord& record, const Kernel& kernel) const {
-  Storage room = storage();
-  const AnyArgs want = truth(record, room);
-  PLUMB_TRY(const AnyArgs have, launch(kernel, record.site(), record.again(room), room));
+  Storage results;
+  const AnyArgs want = truth(record, results);
+  PLUMB_TRY(const AnyArgs have, launch(kernel, record.site(), record.again(results), results));
   return judge_outputs(kernel.contract, record.before(), have, want, pool_);
 }
 

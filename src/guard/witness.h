@@ -50,7 +50,7 @@ class Witness {
   // `args` with what the kernel wrote; `storage` holds it where that had to lie elsewhere.
   Result<AnyArgs> launch(const Kernel& kernel, SiteId site, AnyArgs args, Storage& storage) const;
   AnyArgs launch_on_device(const Kernel& kernel, const Call& call, const AnyArgs& args, Storage& storage) const;
-  Storage storage() const;
+  std::byte* room(size_t bytes) const;
   AnyArgs truth(const OpRecord& record, Storage& storage) const;
   const Kernel& yardstick(const OpRecord& record) const;
   const Choice& choice(SiteId site, int64_t rows) const;
@@ -59,6 +59,8 @@ class Witness {
   const Registry& registry_;
   ThreadPool* pool_;
   const std::optional<WitnessDevice> device_;
+  mutable std::shared_ptr<std::byte> room_{};  // of launches on the device, which one thread makes
+  mutable size_t room_bytes_ = 0;
 };
 
 }  // namespace plumb

@@ -29,6 +29,7 @@ Result<std::shared_ptr<std::byte>> allocate(size_t bytes, const char* purpose) {
   if (status == cudaSuccess) status = cudaMemset(base, 0, bytes);
   if (status == cudaSuccess) status = cudaStreamSynchronize(nullptr);
   if (status != cudaSuccess) {
+    cudaGetLastError();  // or the next launch would be blamed for it
     size_t free_bytes = 0, total = 0;
     cudaMemGetInfo(&free_bytes, &total);
     return Error{Code::Environment,
@@ -71,22 +72,30 @@ struct Scan {
   int count;
 };
 constexpr int kScanThreads = 256;
-constexpr int kScanColumns = 16 * kScanThreads;  // of a block
+constexpr int kScanEach = 4;                            // columns of a thread: one load, where they lie for it
+constexpr int kScanColumns = kScanEach * kScanThreads;  // of a block
 
 // Block (x, y): column piece y of row x, counted over all pieces.
-__global__ void scan_rows(__grid_constant__ const Scan scan, int32_t* marks, int stride) {
+__global__ void __launch_bounds__(kScanThreads)
+    scan_rows(__grid_constant__ const Scan scan, int32_t* marks, int stride) {
   int row = static_cast<int>(blockIdx.x), p = 0;
   while (row >= scan.pieces[p].rows) row -= scan.pieces[p++].rows;
   const ScanPiece& piece = scan.pieces[p];
   const int begin = static_cast<int>(blockIdx.y) * kScanColumns;
-  const int end = min(begin + kScanColumns, piece.columns);
+  if (begin >= piece.columns) return;
   const float* x = piece.data + row * piece.ld;
-  bool bad = false;
-  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kScanThreads) {
-    const float value = x[i];
-    bad |= !(value < INFINITY) || (value == -INFINITY && !piece.minus_infinity);
+  const int first = begin + kScanEach * static_cast<int>(threadIdx.x);
+  float value[kScanEach] = {};
+  if (first + kScanEach <= piece.columns && reinterpret_cast<uintptr_t>(x + first) % sizeof(float4) == 0) {
+    const float4 four = *reinterpret_cast<const float4*>(x + first);
+    value[0] = four.x, value[1] = four.y, value[2] = four.z, value[3] = four.w;
+  } else {
+    for (int i = 0; i < kScanEach && first + i < piece.columns; ++i) value[i] = x[first + i];
   }
-  if (__syncthreads_or(bad) != 0 && threadIdx.x == 0) atomicMax(marks + (piece.first_row + row) * stride, piece.mark);
+  bool bad = false;
+  for (const float v : value) bad |= !(v < INFINITY) || (v == -INFINITY && !piece.minus_infinity);
+  if (__any_sync(0xffffffffu, bad) != 0 && threadIdx.x % 32 == 0)
+    atomicMax(marks + (piece.first_row + row) * stride, piece.mark);
 }
 
 void scan(std::span<const ScanPiece> pieces, int32_t* marks, int stride, Stream& stream) {
