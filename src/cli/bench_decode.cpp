@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/model_source.h"
 #include "cli/build_info.h"
+#include "cli/op_times.h"
 #include "kernels/cpu/probe.h"
 #include "model/runner.h"
 
@@ -198,6 +199,13 @@ Status bench_decode(BenchDecodeOptions& options, const CliContext& context) {
     steps.push_back(seconds);
   }
   print(options, demand, median(ratios), median(bandwidths), median(steps));
+  if (!options.ops) return Ok{};
+  OpTimes times;
+  runner->executor().add_observer(times);
+  PLUMB_TRY(const double seconds, bench.step());
+  runner->executor().remove_observer(times);
+  static_cast<void>(seconds);
+  std::fputs(times.table().c_str(), stdout);
   return Ok{};
 }
 

@@ -38,7 +38,8 @@ void add_decode(CLI::App& bench, CliContext& context, int& exit_code) {
       ->check(CLI::Range(1, 1 << 20));
   sub->add_option("--rows", options->rows, "Sequences that decode together")->check(CLI::Range(1, 512));
   sub->add_option("--pairs", options->pairs, "Pairs of probe and step")->check(CLI::Range(1, 10000));
-  sub->add_flag("--json", options->json, "One JSON object");
+  CLI::Option* ops = sub->add_flag("--ops", options->ops, "How long each op of a step takes, launched many times");
+  sub->add_flag("--json", options->json, "One JSON object")->excludes(ops);
   sub->callback([options, &context, &exit_code] {
     if (Status status = bench_decode(*options, context); !status) exit_code = report(status.error());
   });

@@ -25,6 +25,8 @@ std::vector<std::string> kernel_names() {
   return names;
 }
 
+bool wants_a_process_a_rank(const Contract& contract) { return contract.name.find(".nccl.") != std::string::npos; }
+
 class ContractTest : public ::testing::TestWithParam<std::string> {
  protected:
   const Kernel& kernel() const { return *registry().find(GetParam()); }
@@ -34,6 +36,7 @@ TEST_P(ContractTest, IsKept) {
   const Contract& contract = kernel().contract;
   if (!this_machine().has(contract.arch)) GTEST_SKIP() << "this machine has no " << to_string(contract.arch);
   if (!contract.absent.empty()) GTEST_SKIP() << contract.absent;
+  if (wants_a_process_a_rank(contract)) GTEST_SKIP() << "NCCL wants a process for each rank: rank_kernels runs it so";
   Cases cases = make_cases(contract);
   ASSERT_FALSE(cases.empty()) << "no test case for " << to_string(contract.op);
   if (contract.name.ends_with(".lying")) {  // in builds with planted faults
@@ -78,7 +81,8 @@ INSTANTIATE_TEST_SUITE_P(Kernels, ContractTest, ::testing::ValuesIn(kernel_names
 TEST(SumOrder, SameNameSameBits) {
   std::map<std::pair<Op, std::string>, std::vector<const Kernel*>> groups;
   for (const Kernel& kernel : registry().kernels) {
-    if (!kernel.contract.sum_order.empty() && this_machine().has(kernel.contract.arch))
+    if (!kernel.contract.sum_order.empty() && this_machine().has(kernel.contract.arch) &&
+        !wants_a_process_a_rank(kernel.contract))
       groups[{kernel.contract.op, kernel.contract.sum_order}].push_back(&kernel);
   }
   for (const auto& [key, kernels] : groups) {

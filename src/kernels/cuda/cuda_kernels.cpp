@@ -20,6 +20,9 @@ std::vector<Kernel> cuda_kernels() {
   cuda::add_attend_kernels(kernels);
   cuda::add_indexer_kernels(kernels);
   cuda::add_fp8_indexer_kernels(kernels);
+  cuda::add_norm_kernels(kernels);
+  cuda::add_cache_write_kernels(kernels);
+  cuda::add_single_kernels(kernels);
   cuda::add_topk_kernels(kernels);
   cuda::add_router_kernels(kernels);
   cuda::add_sample_kernels(kernels);

@@ -390,6 +390,16 @@ void add_family(std::vector<Kernel>& out, const Family& family) {
   out.push_back(make_kernel<MoeArgs, moe<how>>(contract_of<how>(Op::Moe, family)));
 }
 
+// Of narrow experts, a rank's slices, the wide product is the faster one from fewer rows on: 114 us instead of 142 for
+// eight rows of slices of 256.
+Kernel moe_of_slices(const Family& family) {
+  Contract c = contract_of<How::Wide>(Op::Moe, family);
+  c.name = "moe." + std::string(family.name) + ".wide.slices.mma.cuda";
+  c.limits.n_max = 512;
+  c.preferred_from = 8;
+  return make_kernel<MoeArgs, moe<How::Wide>>(std::move(c));
+}
+
 }  // namespace
 
 void add_mma_kernels(std::vector<Kernel>& out) {
@@ -402,6 +412,7 @@ void add_mma_kernels(std::vector<Kernel>& out) {
     add_family<How::Rounded>(out, family);
     add_family<How::Wide>(out, family);
   }
+  out.push_back(moe_of_slices(families[3]));
 }
 
 }  // namespace plumb::cuda

@@ -1,67 +1,39 @@
-// The router in f32: a warp an expert over eight rows at a time, then a warp a row that chooses (model.md 3.10).
-#include "kernels/cuda/device_types.cuh"
+// The router in f32: blocks of experts by rows whose warps share k, then a block a row that chooses (model.md 3.10).
 #include "kernels/cuda/rows/row_kernels.h"
+#include "kernels/cuda/rows/split_product.cuh"
 
 namespace plumb::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRows = 8;
 constexpr int kMaxExperts = 512;
 constexpr int kEach = kMaxExperts / 32;  // experts of a lane: e = 32 i + lane
 constexpr int kMaxGroups = 32;
 
-__device__ inline float widened(float x) { return x; }
-__device__ inline float widened(uint16_t x) { return bf16_to_f32(x); }
-__device__ inline void load_eight(const float* from, float (&to)[8]) {
-  const float4 low = __ldg(reinterpret_cast<const float4*>(from)),
-               high = __ldg(reinterpret_cast<const float4*>(from) + 1);
-  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
-  to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-}
-__device__ inline void load_eight(const uint16_t* from, float (&to)[8]) {
-  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(from));
-  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    to[2 * i] = bits_to_f32(words[i] << 16), to[2 * i + 1] = bits_to_f32(words[i] & 0xffff0000u);
+template <class Element, int kExperts, int kRows>
+__global__ void __launch_bounds__(kSplitThreads) score_experts(Mat gate, Act x, Act logits, int rows) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kExperts;
+  const int first = static_cast<int>(blockIdx.y) * kRows;
+  multiply_split<Element, kExperts, kRows>(gate, e, static_cast<const float*>(x.data) + first * x.ld, x.ld,
+                                           min(kRows, rows - first), [&](int64_t expert, int row, float total) {
+                                             logits.store(first + row, expert, static_cast<double>(total), false);
+                                           });
 }
 
-// Every lane adds up eight neighbours of each 256, in ascending order, then the lanes in a fixed tree: no bit depends
-// on the other rows.
-template <class Element>
-__global__ void __launch_bounds__(kThreads) score_experts(Mat gate, Act x, Act logits, int rows) {
-  constexpr int kEight = 8;
-  const int64_t e = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = static_cast<int>(blockIdx.y) * kRows, count = min(kRows, rows - first);
-  if (e >= gate.n) return;
-  const auto* weights = reinterpret_cast<const Element*>(gate.data) + e * gate.k;
-  const auto* values = static_cast<const float*>(x.data) + first * x.ld;
-  const bool wide = gate.k % kEight == 0 && x.ld % 4 == 0 && reinterpret_cast<uintptr_t>(values) % 16 == 0;
-  float sum[kRows] = {};
-  for (int64_t at = lane * kEight; at < gate.k; at += 32 * kEight) {
-    float w[kEight] = {}, v[kRows][kEight] = {};
-    if (wide) {  // all loads before the first is used; rows beyond the last are the last again
-      load_eight(weights + at, w);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) load_eight(values + min(r, count - 1) * x.ld + at, v[r]);
-    } else {
-      for (int i = 0; i < kEight && at + i < gate.k; ++i) {
-        w[i] = widened(weights[at + i]);
-        for (int r = 0; r < kRows; ++r) v[r][i] = values[min(r, count - 1) * x.ld + at + i];
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int i = 0; i < kEight; ++i) sum[r] = fmaf(w[i], v[r][i], sum[r]);
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    for (int offset = 16; offset > 0; offset /= 2) sum[r] += __shfl_xor_sync(~0u, sum[r], offset);
-    if (lane == 0 && r < count) logits.store(first + r, e, static_cast<double>(sum[r]), false);
-  }
+template <class Element, int kExperts, int kRows>
+void score(const RouterArgs& a, int64_t rows, Stream& s) {
+  const dim3 grid(static_cast<unsigned>((a.gate->n() + kExperts - 1) / kExperts),
+                  static_cast<unsigned>((rows + kRows - 1) / kRows));
+  score_experts<Element, kExperts, kRows>
+      <<<grid, kSplitThreads, 0, handle(s)>>>(mat(*a.gate), act(a.x), act(a.logits), static_cast<int>(rows));
+}
+// Few rows: the weights' bytes count, so many blocks; many: the rows', so each is read for many experts.
+template <class Element, int kMostExperts>
+void score(const RouterArgs& a, Stream& s) {
+  const int64_t rows = a.x.dim(0);
+  if (rows == 1) return score<Element, 2, 1>(a, rows, s);
+  if (rows <= 16) return score<Element, 2, 8>(a, rows, s);
+  score<Element, kMostExperts, 8>(a, rows, s);
 }
 
 struct Choosing {
@@ -111,20 +83,22 @@ __device__ void limit_groups(const Choosing& c, float* score) {
   __syncwarp();
 }
 
-__global__ void __launch_bounds__(32)
+// All threads score, the first warp chooses.
+__global__ void __launch_bounds__(kThreads)
     choose_experts(Act logits, Choosing c, int32_t* experts, int64_t experts_ld, float* weights, int64_t weights_ld) {
-  __shared__ float score[kMaxExperts];
+  __shared__ float score[kMaxExperts], chance[kMaxExperts];
   const int64_t t = blockIdx.x;
-  const int lane = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   if (c.sequence != nullptr && c.sequence[t] < 0) {
-    for (int j = lane; j < c.k; j += 32) experts[t * experts_ld + j] = -1;
+    for (int j = thread; j < c.k; j += kThreads) experts[t * experts_ld + j] = -1;
     return;
   }
-  const auto sigmoid = [&](int e) {
-    return static_cast<float>(1.0 / (1.0 + exp(-static_cast<double>(logits.load(t, e)))));
-  };
-  for (int e = lane; e < c.experts; e += 32) score[e] = comparable(sigmoid(e) + (c.bias != nullptr ? c.bias[e] : 0.0f));
-  __syncwarp();
+  for (int e = thread; e < c.experts; e += kThreads) {
+    chance[e] = static_cast<float>(1.0 / (1.0 + exp(-static_cast<double>(logits.load(t, e)))));
+    score[e] = comparable(chance[e] + (c.bias != nullptr ? c.bias[e] : 0.0f));
+  }
+  __syncthreads();
+  if (thread >= 32) return;
   if (c.n_group > 1) limit_groups(c, score);
   uint32_t taken = 0;  // bit i: expert 32 i + lane
   double sum = 0;
@@ -138,12 +112,12 @@ __global__ void __launch_bounds__(32)
     best_of_warp(best, id);
     if (id % 32 == lane) taken |= 1u << (id / 32);
     if (lane == 0) experts[t * experts_ld + j] = id;
-    sum += static_cast<double>(sigmoid(id));
+    sum += static_cast<double>(chance[id]);
   }
   __syncwarp();
   const double norm = c.norm ? sum + 1e-20 : 1.0;
   for (int j = lane; j < c.k; j += 32)
-    weights[t * weights_ld + j] = static_cast<float>(static_cast<double>(sigmoid(experts[t * experts_ld + j])) / norm *
+    weights[t * weights_ld + j] = static_cast<float>(static_cast<double>(chance[experts[t * experts_ld + j]]) / norm *
                                                      static_cast<double>(c.scaling));
 }
 
@@ -152,13 +126,14 @@ void router(const RouterArgs& a, Stream& s) {
   const auto experts = static_cast<int>(a.gate->n());
   PLUMB_CHECK(a.n_group <= kMaxGroups, "more groups of experts than a warp has lanes");
   PLUMB_CHECK(a.x.dtype == DType::F32, "the router reads f32");
-  const dim3 grid(static_cast<unsigned>((experts + kThreads / 32 - 1) / (kThreads / 32)), (rows + kRows - 1) / kRows);
-  const auto score = a.gate->format().element == DType::F32 ? score_experts<float> : score_experts<uint16_t>;
-  score<<<grid, kThreads, 0, handle(s)>>>(mat(*a.gate), act(a.x), act(a.logits), static_cast<int>(rows));
+  if (a.gate->format().element == DType::F32)
+    score<float, 4>(a, s);
+  else
+    score<uint16_t, 8>(a, s);
   const Choosing c{a.bias,    a.sequence,   experts,          static_cast<int>(a.experts.dim(1)),
                    a.n_group, a.topk_group, a.norm_topk_prob, a.routed_scaling_factor};
-  choose_experts<<<rows, 32, 0, handle(s)>>>(act(a.logits), c, a.experts.i32(), a.experts.ld, a.weights.f32(),
-                                             a.weights.ld);
+  choose_experts<<<rows, kThreads, 0, handle(s)>>>(act(a.logits), c, a.experts.i32(), a.experts.ld, a.weights.f32(),
+                                                   a.weights.ld);
 }
 
 }  // namespace
