@@ -9,7 +9,9 @@ namespace plumb {
 bool one_order_everywhere(const Plan& plan);
 
 // 0 for such a plan. Otherwise each op moves the residual stream by its own bound's share, independently of the others,
-// so that the sum grows with their square root; the factor 8 for the growth through the layers is an estimate.
+// so that the sum grows with their square root; the factor 8 for the growth through the layers is an estimate. Values
+// that are rounded into the cache fall to the other side where the paths differ by e before it: of all values a share
+// of about e / u, by u, the format's unit, which is sqrt(u e) in the root mean square.
 double path_bound(const Plan& plan, double largest_logit);
 
 }  // namespace plumb
