@@ -229,7 +229,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build")
     parser.add_argument("--only", help="names from tests.json, separated by commas")
-    parser.add_argument("--split", default="", help="names of binaries that run in as many parts as there are jobs")
+    parser.add_argument("--split", default="", help="names of binaries that run in four parts for each job: some of their tests take long")
     parser.add_argument("--jobs", type=int, default=1, help="binaries at a time")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for one binary")
     parser.add_argument("--summary", help="file to append this run's counts to")
@@ -239,7 +239,7 @@ def main():
     signal.signal(signal.SIGTERM, stop_everything)
     entries = read_list(options.build, options.only)
     env = dict(os.environ)
-    entries = split(entries, options.split.split(","), max(1, options.jobs))
+    entries = split(entries, options.split.split(","), 4 * max(1, options.jobs))
     for entry in entries:
         entry["command"] = [sys.executable if word == "@python" else word for word in entry["command"]]
     with concurrent.futures.ThreadPoolExecutor(max(1, options.jobs)) as pool:
