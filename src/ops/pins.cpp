@@ -28,10 +28,13 @@ Nearness nearness(const KernelPin& pin, const SiteDecl& decl) {
 
 std::string flag_of(const std::string& key, const std::string& kernel) { return "--kernel " + key + "=" + kernel; }
 
+// Kernels below 0 are witnesses, which nobody serves with, and what builds with planted faults have.
+bool offered(const Kernel& kernel) { return kernel.contract.preference >= 0; }
+
 std::vector<std::string> accepted_names(const Choice& choice, const std::string& key) {
   std::vector<std::string> flags;
   for (const Candidate& c : *choice.candidates)
-    if (c.refusals.empty()) flags.push_back(flag_of(key, c.kernel->contract.name));
+    if (c.refusals.empty() && offered(*c.kernel)) flags.push_back(flag_of(key, c.kernel->contract.name));
   return flags;
 }
 
@@ -42,7 +45,7 @@ std::vector<std::string> what_works(const SiteDecl& decl, const KernelPin& pin,
   std::vector<std::string> works;
   const auto add = [&](bool references) {
     for (const Kernel* kernel : everywhere)
-      if (kernel->contract.reference == references)
+      if (offered(*kernel) && kernel->contract.reference == references)
         works.push_back(flag_of(pin.first, kernel->contract.name) +
                         (references ? " (fits all its places; exact and slow)" : " (fits all its places)"));
   };
