@@ -14,9 +14,8 @@ int last_common(int prompt, const std::vector<int32_t>& have, const std::vector<
 
 bool near_tie(const Plan& plan, const ProbeLogits& logits, int prompt, const std::vector<int32_t>& have,
               const std::vector<int32_t>& want) {
-  const int position = last_common(prompt, have, want);
-  const auto i = static_cast<size_t>(position - prompt + 1);
-  const auto at = logits.find(position);
+  const auto i = static_cast<size_t>(std::ranges::mismatch(have, want).in1 - have.begin());
+  const auto at = logits.find(last_common(prompt, have, want));
   if (i >= have.size() || i >= want.size() || at == logits.end()) return false;
   const auto logit = [&](int32_t id) { return static_cast<double>(at->second[static_cast<size_t>(id)]); };
   double largest = 0;

@@ -119,60 +119,75 @@ const Kernel& Plan::kernel(SiteId site, int64_t rows) const {
   PLUMB_CHECK(false, "more rows than the plan has a bucket for");
 }
 
+namespace {
+
+// Judges every kernel once for equal places of different layers.
+class Judge {
+ public:
+  Judge(const Registry& registry, const DeviceInfo& device, const PlanOptions& options)
+      : registry_(registry), device_(device), options_(options) {}
+
+  // Without a kernel yet.
+  Choice choice(const SiteDecl& decl, const RowBucket& rows) {
+    Call call = decl.call;
+    call.m_lo = rows.m_lo;
+    call.m_hi = rows.m_hi;
+    call.deterministic = options_.deterministic;
+    return {.rows = rows, .candidates = candidates(call)};
+  }
+
+  // Kernels that every place of a pin accepts, the preferred first: what its refusal offers.
+  std::vector<const Kernel*> accepted_everywhere(const KernelPin& pin, const std::vector<SiteDecl>& sites) {
+    std::vector<const Kernel*> kernels;
+    for (const Kernel& kernel : registry_.kernels) kernels.push_back(&kernel);
+    for (const SiteDecl& decl : sites) {
+      if (pin_for(decl, options_.pinned) != &pin) continue;
+      for (const RowBucket& rows : options_.buckets)
+        std::erase_if(kernels, [of = choice(decl, rows).candidates](const Kernel* kernel) {
+          return std::ranges::none_of(*of,
+                                      [&](const Candidate& c) { return c.kernel == kernel && c.refusals.empty(); });
+        });
+    }
+    std::ranges::stable_sort(kernels, std::ranges::greater{},
+                             [](const Kernel* kernel) { return kernel->contract.preference; });
+    return kernels;
+  }
+
+ private:
+  std::shared_ptr<const std::vector<Candidate>> candidates(const Call& call) {
+    for (const auto& [known, list] : judged_)
+      if (known == call) return list;
+    return judged_
+        .emplace_back(call, std::make_shared<const std::vector<Candidate>>(judge_all(call, registry_, device_)))
+        .second;
+  }
+
+  const Registry& registry_;
+  const DeviceInfo& device_;
+  const PlanOptions& options_;
+  std::vector<std::pair<Call, std::shared_ptr<const std::vector<Candidate>>>> judged_{};
+};
+
+}  // namespace
+
 Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, const DeviceInfo& device,
                      const PlanOptions& options) {
   PLUMB_CHECK(!options.buckets.empty(), "a plan needs row buckets");
   PLUMB_TRY_STATUS(check_pins(options.pinned, sites));
   Plan plan;
   plan.device = device;
-  // Equal places of different layers are judged once.
-  std::vector<std::pair<Call, std::shared_ptr<const std::vector<Candidate>>>> judged;
-  const auto candidates_of = [&](const Call& call) {
-    for (const auto& [known, candidates] : judged)
-      if (known == call) return candidates;
-    return judged.emplace_back(call, std::make_shared<const std::vector<Candidate>>(judge_all(call, registry, device)))
-        .second;
-  };
-  const auto choice_of = [&](const SiteDecl& decl, const RowBucket& rows) {
-    Call call = decl.call;
-    call.m_lo = rows.m_lo;
-    call.m_hi = rows.m_hi;
-    call.deterministic = options.deterministic;
-    return Choice{.rows = rows, .candidates = candidates_of(call)};
-  };
-  // Kernels that every place of a pin accepts, the preferred first: what its refusal offers.
-  const auto accepted_everywhere = [&](const KernelPin& pin) {
-    std::vector<const Kernel*> kernels;
-    bool first = true;
-    for (const SiteDecl& decl : sites) {
-      if (pin_for(decl, options.pinned) != &pin) continue;
-      for (const RowBucket& rows : options.buckets) {
-        const Choice choice = choice_of(decl, rows);
-        const auto accepts = [&](const Kernel* kernel) {
-          return std::ranges::any_of(*choice.candidates,
-                                     [&](const Candidate& c) { return c.kernel == kernel && c.refusals.empty(); });
-        };
-        if (first)
-          for (const Candidate& c : *choice.candidates) kernels.push_back(c.kernel);
-        first = false;
-        std::erase_if(kernels, [&](const Kernel* kernel) { return !accepts(kernel); });
-      }
-    }
-    std::ranges::stable_sort(kernels, std::ranges::greater{},
-                             [](const Kernel* kernel) { return kernel->contract.preference; });
-    return kernels;
-  };
+  Judge judge(registry, device, options);
   for (const SiteDecl& decl : sites) {
     Site site{.decl = decl};
     const KernelPin* pin = pin_for(decl, options.pinned);
     for (const RowBucket& rows : options.buckets) {
-      Choice choice = choice_of(decl, rows);
+      Choice choice = judge.choice(decl, rows);
       if (pin == nullptr) {
         PLUMB_TRY_STATUS(choose(decl, options, choice));
       } else if (!choose_pinned(decl, *pin, {}, choice)) {
-        return choose_pinned(decl, *pin, accepted_everywhere(*pin), choice).error();
+        return choose_pinned(decl, *pin, judge.accepted_everywhere(*pin, sites), choice).error();
       }
-      plan.workspace_bytes = std::max(plan.workspace_bytes, workspace_of(choice, site.decl.call));
+      plan.workspace_bytes = std::max(plan.workspace_bytes, workspace_of(choice, decl.call));
       site.choices.push_back(std::move(choice));
     }
     if (options.deterministic) PLUMB_TRY_STATUS(check_sum_order(site));
