@@ -146,13 +146,14 @@ Result<AnyArgs> Witness::launch(const Kernel& kernel, SiteId site, AnyArgs args,
     return Error{Code::Unsupported, contract.name + " runs on a GPU", "this run has none", {"--backend cuda"}};
   }
   Relaid relaid(registry_, contract.weight_layout);
+  AnyArgs launched = args;  // with weights that end here; who asked keeps the model's
   // The reference decodes from the file's own bytes, whatever else was prepared.
-  if (!contract.reference) PLUMB_TRY_STATUS(std::visit([&](auto& a) { return relay_args(a, relaid); }, args));
+  if (!contract.reference) PLUMB_TRY_STATUS(std::visit([&](auto& a) { return relay_args(a, relaid); }, launched));
   Storage scratch;
   const size_t workspace = contract.workspace != nullptr ? contract.workspace(call) : 0;
   Stream stream{.pool = pool_, .workspace = nullptr, .workspace_bytes = workspace};
   if (workspace > 0) stream.workspace = scratch.take(workspace);
-  kernel.launch(raw(args), stream);
+  kernel.launch(raw(launched), stream);
   return args;
 }
 
