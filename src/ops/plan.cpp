@@ -168,6 +168,20 @@ class Judge {
   std::vector<std::pair<Call, std::shared_ptr<const std::vector<Candidate>>>> judged_{};
 };
 
+// Before anything else: what a refusal offers is judged at all places of its pin.
+Status honour_pins(Judge& judge, const std::vector<SiteDecl>& sites, const PlanOptions& options) {
+  for (const SiteDecl& decl : sites) {
+    const KernelPin* pin = pin_for(decl, options.pinned);
+    if (pin == nullptr) continue;
+    for (const RowBucket& rows : options.buckets) {
+      Choice choice = judge.choice(decl, rows);
+      if (!choose_pinned(decl, *pin, {}, choice))
+        return choose_pinned(decl, *pin, judge.accepted_everywhere(*pin, sites), choice);
+    }
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, const DeviceInfo& device,
@@ -177,17 +191,15 @@ Result<Plan> resolve(std::vector<SiteDecl> sites, const Registry& registry, cons
   Plan plan;
   plan.device = device;
   Judge judge(registry, device, options);
-  for (const SiteDecl& decl : sites) {
-    Site site{.decl = decl};
-    const KernelPin* pin = pin_for(decl, options.pinned);
+  PLUMB_TRY_STATUS(honour_pins(judge, sites, options));
+  for (SiteDecl& decl : sites) {
+    Site site{.decl = std::move(decl)};
+    const KernelPin* pin = pin_for(site.decl, options.pinned);
     for (const RowBucket& rows : options.buckets) {
-      Choice choice = judge.choice(decl, rows);
-      if (pin == nullptr) {
-        PLUMB_TRY_STATUS(choose(decl, options, choice));
-      } else if (!choose_pinned(decl, *pin, {}, choice)) {
-        return choose_pinned(decl, *pin, judge.accepted_everywhere(*pin, sites), choice).error();
-      }
-      plan.workspace_bytes = std::max(plan.workspace_bytes, workspace_of(choice, decl.call));
+      Choice choice = judge.choice(site.decl, rows);
+      PLUMB_TRY_STATUS(pin != nullptr ? choose_pinned(site.decl, *pin, {}, choice)
+                                      : choose(site.decl, options, choice));
+      plan.workspace_bytes = std::max(plan.workspace_bytes, workspace_of(choice, site.decl.call));
       site.choices.push_back(std::move(choice));
     }
     if (options.deterministic) PLUMB_TRY_STATUS(check_sum_order(site));
