@@ -195,8 +195,9 @@ def test_tls(plumb, model):
     with folder() as here:
         cert, key = certificate(here)
         port = serving.free_port()
+        log = (here / "log").open("w")  # a pipe that nobody reads would fill while it starts, and stop the server
         process = subprocess.Popen([plumb, "serve", model, "--port", str(port), "--host", "localhost", "--tls-cert", cert,
-                                    "--tls-key", key], stderr=subprocess.PIPE, text=True, env=clean_environment())
+                                    "--tls-key", key], stderr=log, text=True, env=clean_environment())
         try:
             context = ssl.create_default_context(cafile=str(cert))
             wait_for_https(port, context)
@@ -224,6 +225,7 @@ def test_tls(plumb, model):
         finally:
             process.kill()
             process.communicate()
+            log.close()
         other = here / "other.pem"
         other.write_text("no key")
         ended = run(plumb, "serve", model, "--port", "0", "--tls-cert", str(cert), "--tls-key", str(other))
